@@ -1,0 +1,73 @@
+"""Identifiers: one type for each, so that a type checker finds the two that were mixed up.
+
+A user owns threads, a thread holds runs. The three scopes are never interchangeable
+(`docs/architecture.md`), and neither are their ids.
+"""
+
+import re
+import secrets
+import time
+from typing import NewType
+
+from celeriac.errors import InvalidInput
+
+TenantId = NewType("TenantId", str)
+UserId = NewType("UserId", str)
+ThreadId = NewType("ThreadId", str)
+RunId = NewType("RunId", str)
+CallId = NewType("CallId", str)
+"""One tool call of a run, minted here as `step.index`: providers repeat their own ids."""
+WorkerId = NewType("WorkerId", str)
+ClaimToken = NewType("ClaimToken", str)
+"""32 hex digits, fresh and random for each claim. A counter would not do: when Postgres forgets an
+asynchronously committed claim, both sides would end up with the same number."""
+
+DEFAULT_TENANT = TenantId("default")
+DEFAULT_USER = UserId("local")
+DEFAULT_QUEUE = "celeriac"
+
+MAX_ID_CHARACTERS = 128
+# Ids stand in URLs, Celery task ids ("RUN:STEP") and shell commands: no colon, space or quote.
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,127}")
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford base 32: sorts as it counts
+
+
+def new_run_id() -> RunId:
+    """A fresh run id: 9 characters of milliseconds, then 60 random bits; sorts by creation."""
+    return RunId(_timed_id("r"))
+
+
+def new_thread_id() -> ThreadId:
+    return ThreadId(_timed_id("t"))
+
+
+def new_worker_id() -> WorkerId:
+    return WorkerId(_timed_id("w"))
+
+
+def new_claim_token() -> ClaimToken:
+    return ClaimToken(secrets.token_hex(16))
+
+
+def call_id(step: int, index: int) -> CallId:
+    """The id of the call at `index` (from 0) in the response of think step `step`."""
+    return CallId(f"{step}.{index}")
+
+
+def checked_id(value: str, what: str) -> str:
+    """Return `value`, or raise `InvalidInput` if it cannot be the id of a `what`."""
+    if not _ID.fullmatch(value):
+        raise InvalidInput(
+            f"{value!r} cannot be a {what}: an id has 1 to {MAX_ID_CHARACTERS} letters, digits and "
+            "the signs . _ @ - and begins with a letter or digit"
+        )
+    return value
+
+
+def _timed_id(prefix: str) -> str:
+    milliseconds = time.time_ns() // 1_000_000
+    return prefix + _base32(milliseconds, 9) + _base32(secrets.randbits(60), 12)
+
+
+def _base32(number: int, digits: int) -> str:
+    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(5 * (digits - 1), -1, -5))

@@ -1,0 +1,166 @@
+"""The words a run, an effect and a step can be described with, and which may follow which.
+
+`docs/states.md` draws both machines. The database enforces the same tables by trigger, and a test
+compares the two, so neither can drift.
+"""
+
+from enum import StrEnum
+
+
+class RunStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    PAUSED = "paused"  # holds no worker; the phase says what for
+    NEEDS_ATTENTION = "needs_attention"  # a person must look
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        return not RUN_TRANSITIONS[self]
+
+
+class Phase(StrEnum):
+    """What a run does or waits for, written before the wait begins."""
+
+    WAITING_MODEL = "waiting_model"
+    WAITING_TOOL = "waiting_tool"
+    WAITING_APPROVAL = "waiting_approval"
+    WAITING_EXTERNAL = "waiting_external"
+    WAITING_TIMER = "waiting_timer"
+    WAITING_CHILD = "waiting_child"
+    WAITING_USER = "waiting_user"
+    WAITING_THREAD = "waiting_thread"
+    WAITING_WORKER = "waiting_worker"
+
+
+class EffectState(StrEnum):
+    PLANNED = "planned"
+    PROPOSED = "proposed"
+    APPROVED = "approved"
+    IN_FLIGHT = "in_flight"
+    UNKNOWN = "unknown"
+    NOT_DONE = "not_done"
+    COMMITTED = "committed"
+    FAILED = "failed"
+    INVALID = "invalid"
+    PRECONDITION_FAILED = "precondition_failed"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    KNOWN_BAD = "known_bad"
+    ROLLED_BACK = "rolled_back"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the model can be told the outcome of the call."""
+        return self in SETTLED_EFFECTS
+
+
+class EffectKind(StrEnum):
+    """What a tool does to the world; see `docs/effects.md`."""
+
+    NONE = "none"  # reads only; runs again after a crash
+    TRANSACTIONAL = "transactional"  # writes in the step's own transaction; exactly once
+    EXTERNAL = "external"  # changes something elsewhere; never repeated silently
+
+
+class StepKind(StrEnum):
+    THINK = "think"
+    ACT = "act"
+
+
+RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
+    RunStatus.QUEUED: frozenset(
+        # paused: no live worker has the agent any more. A claim comes first in all other cases.
+        {RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.NEEDS_ATTENTION, RunStatus.CANCELLED}
+    ),
+    RunStatus.RUNNING: frozenset(set(RunStatus) - {RunStatus.RUNNING}),
+    RunStatus.PAUSED: frozenset({RunStatus.QUEUED, RunStatus.CANCELLED}),
+    RunStatus.NEEDS_ATTENTION: frozenset(
+        {RunStatus.QUEUED, RunStatus.FAILED, RunStatus.CANCELLED}
+    ),
+    RunStatus.COMPLETED: frozenset(),
+    RunStatus.FAILED: frozenset(),
+    RunStatus.CANCELLED: frozenset(),
+}
+
+PHASES: dict[RunStatus, frozenset[Phase]] = {
+    RunStatus.QUEUED: frozenset({Phase.WAITING_MODEL, Phase.WAITING_TOOL}),
+    RunStatus.RUNNING: frozenset({Phase.WAITING_MODEL, Phase.WAITING_TOOL}),
+    RunStatus.PAUSED: frozenset(
+        {
+            Phase.WAITING_APPROVAL,
+            Phase.WAITING_EXTERNAL,
+            Phase.WAITING_TIMER,
+            Phase.WAITING_CHILD,
+            Phase.WAITING_USER,
+            Phase.WAITING_THREAD,
+            Phase.WAITING_WORKER,
+        }
+    ),
+    RunStatus.NEEDS_ATTENTION: frozenset(
+        {Phase.WAITING_MODEL, Phase.WAITING_TOOL, Phase.WAITING_USER}
+    ),
+    RunStatus.COMPLETED: frozenset(),
+    RunStatus.FAILED: frozenset(),
+    RunStatus.CANCELLED: frozenset(),
+}
+"""The phases each status may have; a terminal run has none."""
+
+EFFECT_TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
+    EffectState.PLANNED: frozenset(
+        {
+            EffectState.PROPOSED,
+            EffectState.IN_FLIGHT,
+            EffectState.COMMITTED,  # effect="none" and "transactional": no attempt to lose
+            EffectState.FAILED,
+            EffectState.INVALID,
+            EffectState.PRECONDITION_FAILED,
+        }
+    ),
+    EffectState.PROPOSED: frozenset(
+        {
+            EffectState.APPROVED,
+            EffectState.REJECTED,
+            EffectState.EXPIRED,
+            EffectState.PROPOSED,  # edited: version + 1
+        }
+    ),
+    EffectState.APPROVED: frozenset(
+        {
+            EffectState.IN_FLIGHT,
+            EffectState.COMMITTED,
+            EffectState.FAILED,
+            EffectState.PRECONDITION_FAILED,
+            EffectState.PLANNED,  # approval revoked
+        }
+    ),
+    EffectState.IN_FLIGHT: frozenset(
+        {EffectState.COMMITTED, EffectState.UNKNOWN, EffectState.FAILED}
+    ),
+    EffectState.UNKNOWN: frozenset(
+        {EffectState.COMMITTED, EffectState.NOT_DONE, EffectState.KNOWN_BAD}
+    ),
+    EffectState.NOT_DONE: frozenset({EffectState.IN_FLIGHT}),  # a new attempt, the same key
+    EffectState.COMMITTED: frozenset({EffectState.KNOWN_BAD}),
+    EffectState.KNOWN_BAD: frozenset({EffectState.ROLLED_BACK}),
+    EffectState.FAILED: frozenset(),
+    EffectState.INVALID: frozenset(),
+    EffectState.PRECONDITION_FAILED: frozenset(),
+    EffectState.REJECTED: frozenset(),
+    EffectState.EXPIRED: frozenset(),
+    EffectState.ROLLED_BACK: frozenset(),
+}
+
+SETTLED_EFFECTS = frozenset(
+    {
+        EffectState.COMMITTED,
+        EffectState.FAILED,
+        EffectState.INVALID,
+        EffectState.PRECONDITION_FAILED,
+        EffectState.REJECTED,
+        EffectState.EXPIRED,
+        EffectState.ROLLED_BACK,
+    }
+)
