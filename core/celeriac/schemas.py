@@ -1,0 +1,217 @@
+"""What is wrong with a JSON value, told by the JSON schema that it should fit.
+
+The same sentences reach everybody who has to correct a value: the caller of a run, the model that
+called a tool, the person who edited a proposal. Each names the place, the value and what is
+expected: `quantity: 0 is less than 1`.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import referencing
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
+
+from celeriac.codec import JsonValue
+from celeriac.errors import InvalidInput
+
+MAX_PROBLEMS = 20
+MAX_SHOWN_CHARACTERS = 100
+
+_TYPES = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "null": "null",
+    "number": "a number",
+    "object": "an object",
+    "string": "a string",
+}
+_SENTENCES = {
+    "minimum": "{value} is less than {expected}",
+    "maximum": "{value} is more than {expected}",
+    "exclusiveMinimum": "{value} is not more than {expected}",
+    "exclusiveMaximum": "{value} is not less than {expected}",
+    "multipleOf": "{value} is not a multiple of {expected}",
+    "minLength": "{value} is shorter than {expected} characters",
+    "maxLength": "{value} is longer than {expected} characters",
+    "minItems": "{value} has fewer than {expected} items",
+    "maxItems": "{value} has more than {expected} items",
+    "pattern": "{value} does not match {expected}",
+}
+
+
+def check_against_schema(value: JsonValue, schema: Mapping[str, JsonValue]) -> None:
+    """Raise `InvalidInput`, listing each problem with its place and value, unless `value` fits.
+
+    For callers that know an agent only by its row in the database. Formats (`date-time`) and what
+    only Python code can check are left to the worker, which has the agent's code.
+    """
+    if problems := problems_by_schema(value, schema):
+        raise InvalidInput(listed(problems))
+
+
+def problems_by_schema(value: JsonValue, schema: Mapping[str, JsonValue]) -> list[str]:
+    """One sentence for each way in which `value` does not fit `schema`; empty if it fits."""
+    # An empty registry: the default one would fetch a `$ref` to an address over the network.
+    validator = _SchemaValidator(dict(schema), registry=referencing.Registry())
+    try:
+        return list(dict.fromkeys(_sentences(validator.iter_errors(value))))
+    except RecursionError:  # only a schema that contains itself looks this deep into a value
+        return ["the value is nested too deeply to be checked"]
+
+
+def listed(problems: list[str]) -> str:
+    """All problems in one line, the first `MAX_PROBLEMS` of them in full."""
+    left_out = len(problems) - MAX_PROBLEMS
+    more = [f"and {left_out} more"] if left_out > 0 else []
+    return "; ".join(problems[:MAX_PROBLEMS] + more)
+
+
+def located(path: Iterable[str | int], sentence: str) -> str:
+    """`sentence` with its place before it: `lines[0].quantity: ...`."""
+    place = ""
+    for part in path:
+        if isinstance(part, int):
+            place += f"[{part}]"
+        elif part.isidentifier():
+            place += f".{part}" if place else part
+        else:
+            place += f"[{json.dumps(part)}]"
+    return f"{place}: {sentence}" if place else sentence
+
+
+def shown(value: object) -> str:
+    """`value` as JSON, cut where it would drown the sentence around it."""
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "…"
+
+
+def _sentences(errors: Iterable[ValidationError]) -> Iterator[str]:
+    for error in errors:
+        if error.validator in ("anyOf", "oneOf"):
+            yield from _sentences_of_union(error)
+        else:
+            for path, sentence in _told(error):
+                yield located([*error.absolute_path, *path], sentence)
+
+
+def _told(error: ValidationError) -> Iterator[tuple[list[str | int], str]]:
+    """The sentences for one failed keyword, each with its place below the value that failed."""
+    value: Any = error.instance
+    expected: Any = error.validator_value
+    match error.validator:
+        case "required":
+            for name in expected:
+                if name not in value:
+                    yield [name], "required, but missing"
+        case "additionalProperties":
+            schema: Any = error.schema
+            known = schema.get("properties", {})
+            for name in value:
+                if name not in known:
+                    yield [name], f"unknown; expected are {', '.join(known) or 'no values at all'}"
+        case "type" | "enum" | "const" as keyword:
+            yield [], f"{shown(value)} is not {_expectation({keyword: expected})}"
+        case keyword if keyword in _SENTENCES:
+            yield [], _SENTENCES[keyword].format(value=shown(value), expected=expected)
+        case _:
+            yield [], error.message
+
+
+def _sentences_of_union(error: ValidationError) -> Iterator[str]:
+    """The problems with the one branch that was meant, or what all the branches expect."""
+    choices: Any = error.validator_value
+    schema: Any = error.schema
+    branches: dict[int, list[ValidationError]] = {}
+    for inner in error.context or ():
+        branches.setdefault(int(inner.schema_path[0]), []).append(inner)
+    if not branches:  # oneOf, and several fit
+        yield located(error.absolute_path, f"{shown(error.instance)} fits several allowed forms")
+        return
+    if "discriminator" in schema and isinstance(error.instance, dict):
+        yield from _sentences_of_tagged_union(error, branches, schema["discriminator"])
+        return
+    # A branch of another type was not meant: of `integer or null`, "0" can only be the integer.
+    meant = [at for at, inner in branches.items() if not any(map(_is_wrong_type, inner))]
+    if len(meant) == 1:
+        yield from _sentences(branches[meant[0]])
+        return
+    expected = dict.fromkeys(_expectation(choices[at]) for at in meant or branches)
+    yield located(error.absolute_path, f"{shown(error.instance)} is not {_any_of(expected)}")
+
+
+def _sentences_of_tagged_union(
+    error: ValidationError, branches: Mapping[int, list[ValidationError]], discriminator: Any
+) -> Iterator[str]:
+    value: Any = error.instance
+    choices: Any = error.validator_value
+    name, forms = discriminator["propertyName"], discriminator["mapping"]
+    if name not in value:
+        yield located([*error.absolute_path, name], "required, but missing")
+    elif value[name] not in list(forms):
+        sentence = f"{shown(value[name])} is not {_any_of(map(shown, forms))}"
+        yield located([*error.absolute_path, name], sentence)
+    else:
+        yield from _sentences(branches[choices.index({"$ref": forms[value[name]]})])
+
+
+def _is_wrong_type(error: ValidationError) -> bool:
+    return error.validator == "type" and not error.relative_path
+
+
+def _expectation(schema: Mapping[str, Any]) -> str:
+    """What a schema wants, in a few words."""
+    match schema:
+        case {"$ref": str(reference)}:
+            return f"a valid {reference.rpartition('/')[2]}"
+        case {"enum": choices}:
+            return _any_of(map(shown, choices))
+        case {"const": choice}:
+            return shown(choice)
+        case {"type": str(name)}:
+            return _TYPES[name]
+        case {"type": names}:
+            return _any_of(_TYPES[name] for name in names)
+        case _:
+            return f"a value that fits {shown(schema)}"
+
+
+def _any_of(choices: Iterable[str]) -> str:
+    *others, last = choices
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _pattern(
+    validator: Validator, pattern: str, instance: object, _: Mapping[str, Any]
+) -> Iterator[ValidationError]:
+    if isinstance(instance, str):
+        compiled = _compiled(pattern)
+        if compiled is not None and not compiled.search(instance):
+            yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    r"""`pattern` in the dialect of JSON schemas, ECMA-262: `\d` is 0 to 9, `$` only the very end.
+
+    Python's own `\d` takes full-width digits too, and its `$` a line end after the amount.
+    `None` for what Python cannot compile (`\p{L}`): pydantic decides then, in the worker.
+    """
+    anchored = _DOLLAR.sub(lambda found: found[1] or r"\Z", pattern)
+    try:
+        return re.compile(anchored, re.ASCII)
+    except re.error:
+        return None
+
+
+# A dollar that is an anchor: neither escaped nor inside [...], which the group keeps as it is.
+_DOLLAR = re.compile(r"(\\.|\[(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
+_SchemaValidator: Any = extend(  # type: ignore[no-untyped-call]  # the stubs leave it untyped
+    Draft202012Validator, {"pattern": _pattern}
+)

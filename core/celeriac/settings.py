@@ -1,0 +1,139 @@
+"""Settings from the environment, each with its unit in its name. `celeriac doctor` lists them all."""
+
+from functools import cache
+from typing import Literal
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from celeriac.errors import InvalidInput
+
+Pool = Literal["threads", "prefork", "solo"]
+
+
+class Settings(BaseSettings):
+    """All of `CELERIAC_*`. Frozen; read once per process by `settings()`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="CELERIAC_", frozen=True, extra="ignore", env_ignore_empty=True
+    )
+
+    database_url: SecretStr | None = Field(
+        None, description="PostgreSQL 15 or later, as postgresql://user:password@host:port/name"
+    )
+    database_direct_url: SecretStr | None = Field(
+        None,
+        description="the same database past a connection pooler, for the lifelines: advisory locks "
+        "do not survive a pooler in transaction mode",
+    )
+    broker_url: SecretStr | None = Field(
+        None, description="redis://host:port/number or amqp://user:password@host:port/vhost"
+    )
+    agents: str = Field("", description="modules or .py files that hold agents, comma-separated")
+    queues: str = Field("celeriac", description="queues a worker serves, comma-separated")
+
+    pool: Pool = Field("threads", description="how a worker runs many steps at once")
+    slots: int = Field(
+        64, ge=1, le=4096, description="steps a worker holds at once, most of them waiting"
+    )
+    active_steps: int = Field(
+        4,
+        ge=1,
+        le=64,
+        description="steps that claim, load and commit at once; more only fight for the "
+        "interpreter lock (8 were slower than 4)",
+    )
+    connections: int = Field(
+        12, ge=2, le=256, description="database connections of one worker process at most"
+    )
+    steps_per_task: int | Literal["auto"] = Field(
+        1,
+        description="steps that one task may take in a row, each fully committed; auto: as long as "
+        "nothing else waits",
+    )
+    task_events: bool = Field(
+        True, description="send Celery's task events, which Flower shows; costs throughput"
+    )
+
+    lease_seconds: float = Field(
+        10.0, ge=1.0, le=3600.0, description="how long a silent worker is believed to be alive"
+    )
+    tick_seconds: float = Field(
+        0.05, ge=0.01, le=5.0, description="how often the scheduler looks for missing lifelines"
+    )
+    leadership_seconds: float = Field(2.0, ge=0.5, le=60.0, description="one scheduler's term")
+    redispatch_seconds: float = Field(
+        1.0, ge=0.1, le=600.0, description="first wait before a step is published again; doubles"
+    )
+    redispatch_cap_seconds: float = Field(
+        60.0, ge=0.1, le=86400.0, description="longest wait before a step is published again"
+    )
+    grace_seconds: float = Field(
+        20.0,
+        ge=0.0,
+        le=3600.0,
+        description="after SIGTERM: how long steps in flight may finish before they are handed back",
+    )
+
+    @field_validator("database_url", "database_direct_url")
+    @classmethod
+    def _is_postgres(cls, value: SecretStr | None) -> SecretStr | None:
+        return _with_scheme(value, ("postgresql", "postgres", "postgresql+psycopg"))
+
+    @field_validator("broker_url")
+    @classmethod
+    def _is_broker(cls, value: SecretStr | None) -> SecretStr | None:
+        return _with_scheme(value, ("redis", "rediss", "amqp", "amqps", "pyamqp"))
+
+    @field_validator("steps_per_task")
+    @classmethod
+    def _is_positive(cls, value: int | Literal["auto"]) -> int | Literal["auto"]:
+        if value != "auto" and value < 1:
+            raise ValueError("must be 1 or more, or auto")
+        return value
+
+    @model_validator(mode="after")
+    def _tick_is_shorter_than_lease(self) -> "Settings":
+        if self.tick_seconds * 4 > self.lease_seconds:
+            raise ValueError(
+                f"tick_seconds ({self.tick_seconds}) must be at most a quarter of lease_seconds "
+                f"({self.lease_seconds}): a death is believed after two ticks"
+            )
+        return self
+
+    @property
+    def agent_modules(self) -> list[str]:
+        return _names(self.agents)
+
+    @property
+    def queue_names(self) -> list[str]:
+        return _names(self.queues)
+
+
+@cache
+def settings() -> Settings:
+    """This process's settings, read once.
+
+    Raises `InvalidInput` that names each variable that cannot be used and why.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        problems = "; ".join(
+            f"CELERIAC_{'_'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}"
+            for problem in error.errors(include_input=False, include_url=False)
+        )
+        raise InvalidInput(f"these settings cannot be used: {problems}") from None
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _with_scheme(value: SecretStr | None, schemes: tuple[str, ...]) -> SecretStr | None:
+    if value is not None:
+        scheme = value.get_secret_value().partition("://")[0]
+        if scheme not in schemes:
+            # The URL itself may hold a password: only its scheme is told.
+            raise ValueError(f"must begin with {' or '.join(f'{s}://' for s in schemes)}")
+    return value

@@ -1,0 +1,55 @@
+"""Named places in the code where a test can kill, freeze or delay this process.
+
+Dead unless `CELERIAC_TEST_POINTS` arms them when the process starts; then a comma-separated list of
+`NAME=ACTION` or `NAME@STEP=ACTION`, with the actions `kill` (SIGKILL to the own process group),
+`stop` (SIGSTOP to the own process) and a number of seconds to sleep. Each armed entry acts once per
+machine: a file in `CELERIAC_TEST_POINTS_DIR` remembers it, so that the process that takes over is
+spared. `docs/testing.md` lists the points.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+_ANY_STEP = -1
+
+
+def _parse(text: str) -> dict[tuple[str, int], str]:
+    armed = {}
+    for entry in filter(None, text.split(",")):
+        place, _, action = entry.partition("=")
+        name, _, step = place.partition("@")
+        armed[name, int(step) if step else _ANY_STEP] = action
+    return armed
+
+
+_armed = _parse(os.environ.get("CELERIAC_TEST_POINTS", ""))
+
+
+def reach(name: str, step: int = _ANY_STEP) -> None:
+    """Say that the code is at this place, in this step of a run if it is in one."""
+    if not _armed:
+        return
+    for key in ((name, step), (name, _ANY_STEP)):
+        action = _armed.get(key)
+        if action is not None and _is_first(f"{name}@{key[1]}"):
+            _act(action)
+            return
+
+
+def _is_first(place: str) -> bool:
+    try:
+        (Path(os.environ["CELERIAC_TEST_POINTS_DIR"]) / place).open("x").close()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _act(action: str) -> None:
+    if action == "kill":
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+    elif action == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    else:
+        time.sleep(float(action))

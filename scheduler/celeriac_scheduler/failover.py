@@ -1,0 +1,78 @@
+"""From a worker's death to its steps being published again, in a fraction of a second."""
+
+import logging
+
+from celeriac.ids import WorkerId
+from celeriac.settings import Settings
+from celeriac_scheduler.outlet import Outlet
+from celeriac_storage import dispatch, verdicts
+from celeriac_storage.database import Database
+from celeriac_storage.verdicts import Suspect, Verdict
+
+logger = logging.getLogger(__name__)
+
+TICKS_BEFORE_VERDICT = 2
+"""One tick may fall between a worker's losing its lifeline and taking it again."""
+
+
+class Failover:
+    """Watches lifelines and leases, tick by tick."""
+
+    def __init__(self, database: Database, outlet: Outlet, settings: Settings) -> None:
+        self._database = database
+        self._outlet = outlet
+        self._lease_seconds = settings.lease_seconds
+        self._missing_ticks: dict[WorkerId, int] = {}
+
+    def tick(self) -> None:
+        """Look once; declare dead what has to be, and publish what it held."""
+        with self._database.connect() as connection:
+            suspects = verdicts.suspects(connection, self._lease_seconds)
+        missing = {suspect.worker_id for suspect in suspects if suspect.is_lifeline_missing}
+        self._missing_ticks = {
+            worker_id: self._missing_ticks.get(worker_id, 0) + 1 for worker_id in missing
+        }
+        died = [suspect for suspect in suspects if self._die(suspect)]
+        self.recover()
+        if died:
+            self._republish_queued()
+
+    def recover(self) -> None:
+        """Publish the running steps of workers that are dead or have left."""
+        while True:
+            with self._database.begin() as connection:
+                due = verdicts.recover(connection)
+            self._outlet.publish(due)
+            if len(due) < dispatch.BATCH:
+                return
+
+    def take_back_overdue(self) -> None:
+        """Publish the steps that hang in a live worker past their deadline."""
+        with self._database.begin() as connection:
+            due = verdicts.take_back_overdue(connection)
+        self._outlet.publish(due)
+
+    def _die(self, suspect: Suspect) -> bool:
+        verdict = self._verdict(suspect)
+        if verdict is None:
+            return False
+        with self._database.begin() as connection:
+            is_ours = verdicts.declare_dead(connection, suspect.worker_id, verdict)
+        if is_ours:
+            logger.warning("worker %s is dead (%s)", suspect.worker_id, verdict)
+        return is_ours
+
+    def _verdict(self, suspect: Suspect) -> Verdict | None:
+        if (
+            self._missing_ticks.get(suspect.worker_id, 0) >= TICKS_BEFORE_VERDICT
+            and suspect.has_server_run_on
+        ):
+            return "lifeline"
+        return "lease" if suspect.is_lease_over else None
+
+    def _republish_queued(self) -> None:
+        """The dead worker may have taken messages off the broker that it never started on, and
+        nobody knows which: publish everything that was published before the verdict."""
+        with self._database.connect() as connection:
+            moment = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+        self._outlet.republish_before(moment)

@@ -1,0 +1,81 @@
+"""Steps that are queued in Postgres but perhaps no longer on the broker."""
+
+import logging
+
+from celeriac.settings import Settings
+from celeriac_scheduler.outlet import Outlet
+from celeriac_storage import dispatch, verdicts, waking, workers
+from celeriac_storage.database import Database
+from celeriac_tasks.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+
+class Redispatch:
+    """Publishes what nobody published, what got lost, and what has waited long enough."""
+
+    def __init__(
+        self, database: Database, outlet: Outlet, broker: Broker, settings: Settings
+    ) -> None:
+        self._database = database
+        self._outlet = outlet
+        self._broker = broker
+        self._first_seconds = settings.redispatch_seconds
+        self._cap_seconds = settings.redispatch_cap_seconds
+        self._identity: str | None = None
+
+    def publish_new(self) -> None:
+        """Publish the steps that were committed but never published, and the timers that are over."""
+        with self._database.connect() as connection:
+            due = dispatch.take_unpublished(connection)
+        self._outlet.publish(due)
+        with self._database.connect() as connection:
+            due = waking.take_due_timers(connection)
+        self._outlet.publish(due)
+
+    def publish_overdue(self) -> None:
+        """Publish again what is past its backoff, but never more than the broker is short of.
+
+        A long queue is no alarm: as long as it holds a message for each queued row, nothing is lost.
+        """
+        with self._database.connect() as connection:
+            queued = dispatch.queued_counts(connection)
+        for queue, count in queued.items():
+            deficit = count - self._broker.queue_length(queue)
+            if deficit <= 0:
+                continue
+            with self._database.connect() as connection:
+                due = dispatch.take_overdue(
+                    connection,
+                    queue,
+                    min(deficit, dispatch.BATCH),
+                    self._first_seconds,
+                    self._cap_seconds,
+                )
+            if due:
+                logger.info("publishing %d steps of queue %s again", len(due), queue)
+            self._outlet.publish(due)
+
+    def watch_broker(self) -> None:
+        """If Redis was flushed or restarted, publish everything, until it stays the same one."""
+        identity = self._broker.identity()
+        while self._identity is not None and identity != self._identity:
+            logger.warning("the broker was flushed or restarted: publishing all queued steps")
+            self._identity = identity
+            with self._database.connect() as connection:
+                moment = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+            self._outlet.republish_before(moment)
+            identity = self._broker.identity()
+        self._identity = identity
+
+    def mind_workers(self) -> None:
+        """Pause queued runs that no live worker could take, and wake those that one can."""
+        with self._database.begin() as connection:
+            agents = verdicts.live_agents(connection)
+            workers.wake_for_agents(connection, agents)
+            waking.park_without_worker(connection, agents)
+
+    def mind_threads(self) -> None:
+        """Wake threads in which a run waits for nobody."""
+        with self._database.begin() as connection:
+            waking.wake_idle_threads(connection)

@@ -1,0 +1,155 @@
+"""The scheduler's loop: a list of duties, each with its own period.
+
+Run as many schedulers as you like. One leads at a time, which only saves the others work: each duty
+moves rows by compare-and-set, so two that believe to lead, or one that wakes up after an hour, do no
+harm.
+"""
+
+import logging
+import select
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+
+from celeriac.errors import CeleriacError
+from celeriac.settings import Settings
+from celeriac_scheduler.failover import Failover
+from celeriac_scheduler.outlet import Outlet
+from celeriac_scheduler.redispatch import Redispatch
+from celeriac_storage import verdicts
+from celeriac_storage.database import TCP_OPTIONS, Database, libpq_url
+from celeriac_storage.schema import check_schema
+from celeriac_tasks.broker import Broker
+from celeriac_tasks.celery_app import make_app
+from celeriac_tasks.publisher import Publisher
+
+logger = logging.getLogger(__name__)
+
+LEADER_ROLE = "scheduler"
+LOCK_TIMEOUT_MILLISECONDS = 1000  # a frozen worker's row lock must not stop the one who frees it
+TROUBLE_SECONDS = 0.25  # between tries while a server is away
+
+PUBLISH_NEW_SECONDS = 0.1
+PUBLISH_OVERDUE_SECONDS = 0.25
+WATCH_BROKER_SECONDS = 0.25
+MIND_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Duty:
+    """Something to do every so often, while leading."""
+
+    act: Callable[[], None]
+    every_seconds: float
+    due_at: float = 0.0
+
+
+class Scheduler:
+    """One scheduler process."""
+
+    def __init__(self, settings: Settings) -> None:
+        assert settings.database_url is not None
+        self._settings = settings
+        self._holder = uuid4().hex
+        self._database = Database(
+            settings.database_url.get_secret_value(),
+            application_name=lambda: "celeriac-scheduler",
+            # One session for life: the lease rule counts from the moment it began.
+            connections=1,
+            idle_limit_seconds=settings.lease_seconds,
+            lock_timeout_milliseconds=LOCK_TIMEOUT_MILLISECONDS,
+        )
+        app = make_app(settings)
+        self._publisher = Publisher(app)
+        outlet = Outlet(self._database, self._publisher)
+        failover = Failover(self._database, outlet, settings)
+        redispatch = Redispatch(self._database, outlet, Broker(app), settings)
+        self._publish_new = Duty(redispatch.publish_new, PUBLISH_NEW_SECONDS)
+        self._duties = [
+            Duty(failover.tick, settings.tick_seconds),
+            self._publish_new,
+            Duty(redispatch.publish_overdue, PUBLISH_OVERDUE_SECONDS),
+            Duty(redispatch.watch_broker, WATCH_BROKER_SECONDS),
+            Duty(failover.take_back_overdue, MIND_SECONDS),
+            Duty(redispatch.mind_workers, MIND_SECONDS),
+            Duty(redispatch.mind_threads, MIND_SECONDS),
+        ]
+        self._lead_until = 0.0
+        self._ask_again_at = 0.0
+        self._ears: psycopg.Connection[Any] | None = None  # hears of runs that clients started
+        self._is_stopping = False
+        self._troubles = 0
+
+    def run(self) -> None:
+        """Work until SIGTERM or SIGINT. Raises if the servers are not there at the start; later
+        outages are waited for."""
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, self._stop)
+        check_schema(self._database)
+        self._publisher.warm()  # the first failover must not pay for the connection
+        while not self._is_stopping:
+            try:
+                self._work()
+                self._troubles = 0
+            except (CeleriacError, psycopg.OperationalError) as error:
+                self._pause_for(error)
+        self._database.close()
+
+    def _work(self) -> None:
+        if not self._leads():
+            time.sleep(min(TROUBLE_SECONDS, self._settings.leadership_seconds / 4))
+            return
+        now = time.monotonic()
+        trouble: CeleriacError | None = None
+        for duty in self._duties:
+            if duty.due_at <= now:
+                duty.due_at = now + duty.every_seconds
+                try:
+                    duty.act()
+                except CeleriacError as error:
+                    trouble = error  # a broker that is away must not stop the duties after this one
+        if trouble is not None:
+            raise trouble
+        self._listen(min(duty.due_at for duty in self._duties) - time.monotonic())
+
+    def _leads(self) -> bool:
+        now = time.monotonic()
+        if now >= self._ask_again_at:
+            seconds = self._settings.leadership_seconds
+            with self._database.connect() as connection:
+                is_leader = verdicts.lead(connection, LEADER_ROLE, self._holder, seconds)
+            self._ask_again_at = now + seconds / 4
+            self._lead_until = now + seconds if is_leader else 0.0
+        return now < self._lead_until
+
+    def _listen(self, seconds: float) -> None:
+        """Sleep, but wake up at once when a client has started a run."""
+        if self._ears is None or self._ears.closed:
+            self._ears = psycopg.connect(
+                libpq_url(self._database.url),
+                autocommit=True,
+                application_name="celeriac-scheduler-ears",
+                **TCP_OPTIONS,
+            )
+            self._ears.execute("LISTEN celeriac_started")
+        readable, _, _ = select.select([self._ears], [], [], max(0.0, seconds))
+        if readable:
+            for _ in self._ears.notifies(timeout=0):
+                self._publish_new.due_at = 0.0
+
+    def _pause_for(self, error: Exception) -> None:
+        if self._troubles % 40 == 0:  # about every ten seconds
+            logger.warning("%s; trying again", error)
+        self._troubles += 1
+        if self._ears is not None:
+            self._ears.close()
+            self._ears = None
+        time.sleep(TROUBLE_SECONDS)
+
+    def _stop(self, *_: object) -> None:
+        self._is_stopping = True

@@ -1,0 +1,23 @@
+"""Values too large for a row, stored once under the hash of their content."""
+
+import hashlib
+
+from sqlalchemy import Connection
+
+LARGEST_ROW_VALUE_BYTES = 64 * 1024
+
+
+def store(connection: Connection, text: str) -> bytes:
+    """Store JSON text and return its hash.
+
+    Done before the step's commit: if that never comes, an unreferenced artifact is left behind,
+    which harms nobody and is found again when the step is repeated.
+    """
+    content = text.encode()
+    digest = hashlib.sha256(content).digest()
+    connection.exec_driver_sql(
+        "INSERT INTO celeriac.artifacts (hash, media_type, content)"
+        " VALUES (%s, 'application/json', %s) ON CONFLICT DO NOTHING",
+        (digest, content),
+    )
+    return digest

@@ -1,0 +1,232 @@
+"""Taking a queued step, and giving it back.
+
+`claim` is one statement on an autocommit connection. It alone may commit asynchronously: a crash of
+Postgres can forget it, and then the run is queued again while this worker still works. The random
+token makes that harmless: whoever claims next writes another one, and only its holder commits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from celeriac.codec import JsonValue, dumps
+from celeriac.errors import Fenced
+from celeriac.ids import (
+    ClaimToken,
+    RunId,
+    TenantId,
+    ThreadId,
+    UserId,
+    WorkerId,
+    new_claim_token,
+)
+from celeriac.states import Phase
+
+STRIKES_BEFORE_ISOLATION = 2
+"""After so many strikes a run is claimed only by a worker with nothing else running."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to commit one step of a run, and what the step starts from."""
+
+    run_id: RunId
+    step: int
+    token: ClaimToken
+    worker_id: WorkerId
+    epoch: int
+    phase: Phase
+    agent: str
+    agent_hash: str | None
+    tenant_id: TenantId
+    user_id: UserId
+    thread_id: ThreadId
+    thread_position: int | None
+    queue: str
+    state: dict[str, JsonValue]  # of the latest checkpoint; empty before the first
+    message_count: int
+    request_version: int  # the requests (cancel …) this step knows of
+    is_cancel_requested: bool
+    failed_thinks: int
+    tool_calls_used: int
+    input_tokens_used: int
+    output_tokens_used: int
+    limits: dict[str, JsonValue]
+    input: JsonValue
+    run_started_at: datetime
+    step_started_at: datetime
+
+
+_CLAIM = """
+UPDATE celeriac.runs AS run SET
+    status = 'running',
+    worker_id = %(worker_id)s,
+    claim_token = %(token)s,
+    epoch = epoch + 1,
+    step_started_at = clock_timestamp(),
+    step_deadline = clock_timestamp() + make_interval(secs => %(deadline_seconds)s),
+    started_at = coalesce(started_at, clock_timestamp())
+FROM (SELECT set_config('synchronous_commit', 'off', true)) AS unsynced
+WHERE run_id = %(run_id)s AND step = %(step)s AND status = 'queued'
+    AND agent = ANY (%(agents)s) AND (strikes < %(isolation)s OR %(is_alone)s)
+RETURNING
+    epoch, phase, agent, agent_hash, tenant_id, user_id, thread_id, thread_position, queue,
+    (SELECT state FROM celeriac.checkpoints AS last
+        WHERE last.run_id = run.run_id AND last.step = run.step - 1),
+    message_count, request_version, cancel_requested_at IS NOT NULL, failed_thinks,
+    tool_calls_used, input_tokens_used, output_tokens_used, limits,
+    CASE WHEN run.step = 0 THEN input END, started_at, step_started_at
+"""
+
+
+def claim(
+    connection: Connection,
+    run_id: RunId,
+    step: int,
+    *,
+    worker_id: WorkerId,
+    agents: Sequence[str],
+    deadline_seconds: float,
+    is_alone: bool,
+) -> Claim | None:
+    """Claim exactly this step if it is queued; None if it is not, which drops a stale message.
+
+    `is_alone` says that this worker runs nothing else, which a run with strikes asks for.
+    """
+    token = new_claim_token()
+    row = connection.exec_driver_sql(
+        _CLAIM,
+        {
+            "worker_id": worker_id,
+            "token": UUID(token),
+            "deadline_seconds": deadline_seconds,
+            "run_id": run_id,
+            "step": step,
+            "agents": list(agents),
+            "isolation": STRIKES_BEFORE_ISOLATION,
+            "is_alone": is_alone,
+        },
+    ).fetchone()
+    if row is None:
+        return None
+    (
+        epoch, phase, agent, agent_hash, tenant_id, user_id, thread_id, thread_position, queue,
+        state, message_count, request_version, is_cancel_requested, failed_thinks,
+        tool_calls_used, input_tokens_used, output_tokens_used, limits,
+        input_, run_started_at, step_started_at,
+    ) = row  # fmt: skip
+    return Claim(
+        run_id, step, token, worker_id, epoch, Phase(phase), agent, agent_hash, tenant_id, user_id,
+        thread_id, thread_position, queue, state or {}, message_count, request_version,
+        is_cancel_requested, failed_thinks, tool_calls_used, input_tokens_used,
+        output_tokens_used, limits, input_, run_started_at, step_started_at,
+    )  # fmt: skip
+
+
+STRIKES_BEFORE_ATTENTION = 3
+"""After so many strikes nobody claims a run any more until a person has looked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unclaimed:
+    """Why a step could not be claimed."""
+
+    is_queued_here: bool  # queued at exactly this step
+    needs_isolation: bool
+    agent: str
+
+
+def why_unclaimed(connection: Connection, run_id: RunId, step: int) -> Unclaimed | None:
+    """What stands in the way of a claim, or None if there is no such run."""
+    row = connection.exec_driver_sql(
+        "SELECT status = 'queued' AND step = %s, strikes >= %s, agent"
+        " FROM celeriac.runs WHERE run_id = %s",
+        (step, STRIKES_BEFORE_ISOLATION, run_id),
+    ).fetchone()
+    return None if row is None else Unclaimed(*row)
+
+
+def release(connection: Connection, claim: Claim) -> bool:
+    """Give the step back unchanged, so that any worker may claim it at once.
+
+    False if the claim no longer held it. The caller publishes the step.
+    """
+    row = connection.exec_driver_sql(
+        """
+        UPDATE celeriac.runs
+        SET status = 'queued', claim_token = NULL, step_deadline = NULL,
+            published_at = clock_timestamp(), publish_count = 1
+        WHERE run_id = %(run_id)s AND step = %(step)s AND claim_token = %(token)s
+            AND status = 'running'
+        RETURNING run_id
+        """,
+        _fence(claim),
+    ).fetchone()
+    return row is not None
+
+
+def stumble(connection: Connection, claim: Claim, error: dict[str, JsonValue]) -> bool:
+    """Give the step back with a strike, because our own code failed in it; the third one puts the
+    run before a person. True if the step is queued again, and then the caller publishes it.
+    """
+    row = connection.exec_driver_sql(
+        """
+        WITH run AS (
+            UPDATE celeriac.runs SET
+                status = CASE WHEN strikes + 1 < %(limit)s THEN 'queued'
+                    ELSE 'needs_attention' END,
+                error = CASE WHEN strikes + 1 < %(limit)s THEN error ELSE %(error)s::jsonb END,
+                strikes = strikes + 1, claim_token = NULL, step_deadline = NULL,
+                published_at = clock_timestamp(), publish_count = 1,
+                last_event_seq = last_event_seq + 1
+            WHERE run_id = %(run_id)s AND step = %(step)s AND claim_token = %(token)s
+                AND status = 'running'
+            RETURNING run_id, status, last_event_seq
+        ), event AS (
+            INSERT INTO celeriac.events (run_id, seq, type, data)
+            SELECT run_id, last_event_seq, CASE status WHEN 'queued' THEN 'run.stumbled'
+                ELSE 'run.needs_attention' END, jsonb_build_object('error', %(error)s::jsonb)
+            FROM run
+        )
+        SELECT status = 'queued' FROM run
+        """,
+        {**_fence(claim), "limit": STRIKES_BEFORE_ATTENTION, "error": dumps(error)},
+    ).fetchone()
+    return row is not None and bool(row[0])
+
+
+def _fence(claim: Claim) -> dict[str, Any]:
+    return {"run_id": claim.run_id, "step": claim.step, "token": UUID(claim.token)}
+
+
+class RequestsChanged(Exception):
+    """Somebody asked for something since the claim. `claim` is the claim that knows of it."""
+
+    def __init__(self, claim: Claim) -> None:
+        super().__init__(f"run {claim.run_id} was asked for something during step {claim.step}")
+        self.claim = claim
+
+
+def refusal(connection: Connection, claim: Claim) -> Exception:
+    """Why a statement fenced on this claim moved nothing: `Fenced` or `RequestsChanged`."""
+    row = connection.exec_driver_sql(
+        "SELECT status, step, claim_token, request_version, cancel_requested_at IS NOT NULL"
+        " FROM celeriac.runs WHERE run_id = %s FOR UPDATE",
+        (claim.run_id,),
+    ).fetchone()
+    assert row is not None, "runs are never deleted while somebody holds a claim"
+    status, step, token, request_version, is_cancel_requested = row
+    if (step, token) == (claim.step, UUID(claim.token)):
+        return RequestsChanged(
+            replace(
+                claim, request_version=request_version, is_cancel_requested=is_cancel_requested
+            )
+        )
+    return Fenced(
+        f"run {claim.run_id}: this worker's claim of step {claim.step} (epoch {claim.epoch}) is "
+        f"over; the run is {status} at step {step}, and nothing of this attempt was written"
+    )

@@ -1,0 +1,192 @@
+"""One process's connections to PostgreSQL."""
+
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+from sqlalchemy import Connection, create_engine, event, make_url
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+
+from celeriac import codec
+from celeriac.errors import DatabaseUnavailable, InvalidInput
+from celeriac.secrets import redact, redact_url
+
+OLDEST_SERVER = 150000  # PostgreSQL 15, as pg's server_version_num
+CONNECT_TIMEOUT_SECONDS = 5
+IDLE_IN_TRANSACTION = "25P03"
+"""The server ended a session because it sat idle in a transaction: the client's fault, no outage."""
+
+# A peer that vanished without a reset must not hold a step: the kernel gives up after about five
+# seconds, whether we wait for an answer (user timeout) or are idle (keepalive).
+TCP_OPTIONS = {
+    "keepalives": "1",
+    "keepalives_idle": "3",
+    "keepalives_interval": "1",
+    "keepalives_count": "2",
+    "tcp_user_timeout": "5000",  # milliseconds
+    "connect_timeout": str(CONNECT_TIMEOUT_SECONDS),
+}
+
+_open: weakref.WeakSet["Database"] = weakref.WeakSet()
+
+
+def driver_url(url: str) -> URL:
+    """`url` for psycopg 3, whatever common scheme it came with. Raises `InvalidInput`."""
+    try:
+        parsed = make_url(url)
+    except Exception:
+        raise InvalidInput(
+            "the database URL cannot be read; it has the form "
+            "postgresql://user:password@host:port/name"
+        ) from None
+    return parsed.set(drivername="postgresql+psycopg")
+
+
+def libpq_url(url: str) -> str:
+    """`url` as psycopg itself takes it."""
+    return driver_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+class Database:
+    """A pool of connections for the process that made it.
+
+    `application_name` is asked for each new session. `idle_limit_seconds` makes the server end a session that sits in an open transaction for longer:
+    a frozen worker must not hold its row locks. A forked child gets a fresh pool; its copies of the
+    parent's sockets are closed without a word to the server, since those sessions are the parent's.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        application_name: Callable[[], str] = lambda: "celeriac",
+        connections: int = 4,
+        idle_limit_seconds: float | None = None,
+        lock_timeout_milliseconds: int = 0,  # 0: wait for a row lock as long as it takes
+    ) -> None:
+        self.url = url
+        self.is_pooled = False  # behind a pooler: known after the first connection
+        self._application_name = application_name
+        self._idle_limit_seconds = idle_limit_seconds
+        self._lock_timeout_milliseconds = lock_timeout_milliseconds
+        self._sockets: weakref.WeakSet[psycopg.Connection[Any]] = weakref.WeakSet()
+        self._engine = create_engine(
+            driver_url(url),
+            pool_size=connections,
+            max_overflow=0,
+            pool_timeout=60,
+            pool_pre_ping=False,  # a lost connection shows in the statement, which is fenced anyway
+            connect_args=dict(TCP_OPTIONS),
+            json_serializer=codec.dumps,
+            json_deserializer=codec.loads,
+        )
+        self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        event.listen(self._engine, "connect", self._set_up)
+        _open.add(self)
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """A connection on which each statement is a transaction of its own."""
+        with _translated(self.url), self._autocommit.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """A transaction: committed at the end of the block, rolled back by an exception."""
+        with _translated(self.url), self._engine.begin() as connection:
+            yield connection
+
+    def drop_idle(self) -> None:
+        """Close the connections that nobody uses just now; new ones are opened as needed."""
+        self._engine.dispose()
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def _set_up(self, driver: psycopg.Connection[Any], _record: object) -> None:
+        self._sockets.add(driver)
+        driver.autocommit = True
+        row = driver.execute(
+            "SELECT pg_backend_pid(), current_setting('server_version_num')::int,"
+            " set_config('application_name', %s, false),"
+            " set_config('idle_in_transaction_session_timeout', %s, false),"
+            " set_config('lock_timeout', %s, false),"
+            " set_config('client_connection_check_interval', '2000', false)",  # milliseconds
+            (
+                self._application_name(),
+                str(int((self._idle_limit_seconds or 0) * 1000)),
+                str(self._lock_timeout_milliseconds),
+            ),
+        ).fetchone()
+        assert row is not None
+        backend_pid, version = row[0], row[1]
+        driver.autocommit = False
+        if version < OLDEST_SERVER:
+            raise DatabaseUnavailable(
+                f"the server at {redact_url(self.url)} is PostgreSQL {version // 10000}; "
+                "Celeriac needs 15 or later"
+            )
+        if backend_pid != driver.info.backend_pid:
+            self.is_pooled = True
+            driver.prepare_threshold = None  # the next statement may land in another session
+
+    def _abandon(self) -> None:
+        for driver in list(self._sockets):
+            with suppress(psycopg.Error, OSError):
+                os.close(driver.fileno())
+        self._engine.dispose(close=False)
+
+
+def is_connection_loss(error: BaseException) -> bool:
+    """Whether the server went away under the statement, so that its outcome may be unknown."""
+    if isinstance(error, DatabaseUnavailable):
+        return True
+    if not isinstance(error, DBAPIError) or sqlstate(error) == IDLE_IN_TRANSACTION:
+        return False
+    if error.connection_invalidated:
+        return True
+    # 57P01..57P03: shut down by an administrator, crashed, or not yet accepting connections.
+    state = getattr(error.orig, "sqlstate", None)
+    return isinstance(error.orig, psycopg.OperationalError) and (
+        state is None or state in {"57P01", "57P02", "57P03"} or state.startswith("08")
+    )
+
+
+def ends_transaction(error: BaseException) -> bool:
+    """Whether the whole transaction is lost with this error, so that no savepoint can go on."""
+    state = sqlstate(error)
+    return is_connection_loss(error) or state == IDLE_IN_TRANSACTION or (
+        # 40: rolled back (lost race, deadlock). 25: no transaction, or a failed one. CE: ours.
+        state is not None and state.startswith(("40", "25", "3B", "CE"))
+    )
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The five-character code PostgreSQL gave, for errors that came from it."""
+    return getattr(getattr(error, "orig", None), "sqlstate", None)
+
+
+@contextmanager
+def _translated(url: str) -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        if not is_connection_loss(error):
+            raise
+        raise DatabaseUnavailable(
+            f"PostgreSQL at {redact_url(url)} does not answer "
+            f"({redact(str(error.orig)).strip() or type(error.orig).__name__}): check that it runs "
+            "and that CELERIAC_DATABASE_URL is right"
+        ) from error
+
+
+def _abandon_all() -> None:
+    for database in list(_open):
+        database._abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

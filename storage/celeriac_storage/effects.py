@@ -1,0 +1,148 @@
+"""A tool call's durable record before and while the call happens; `steps` records what came of it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from celeriac.codec import JsonValue
+from celeriac.ids import CallId, RunId
+from celeriac.states import EffectKind, EffectState
+from celeriac_storage.claims import Claim, refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One tool call as the database knows it."""
+
+    call_id: CallId
+    provider_call_id: str
+    tool: str
+    tool_version: str
+    kind: EffectKind
+    arguments: JsonValue
+    state: EffectState
+    attempt: int
+    token: str | None  # 32 hex digits: the claim of the latest attempt
+    result: JsonValue
+    error: dict[str, JsonValue] | None
+
+
+def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[Effect]:
+    """The effects of these calls, in the order the model asked for them."""
+    rows = connection.exec_driver_sql(
+        """
+        SELECT call_id, provider_call_id, tool, tool_version, kind, arguments, state, attempt, token,
+            result, convert_from(content, 'UTF8')::jsonb, error
+        FROM celeriac.effects LEFT JOIN celeriac.artifacts ON hash = result_artifact
+        WHERE run_id = %s AND call_id = ANY (%s)
+        ORDER BY step, call_index
+        """,
+        (run_id, list(call_ids)),
+    )
+    return [
+        Effect(
+            call_id, provider_call_id, tool, tool_version, EffectKind(kind), arguments,
+            EffectState(state), attempt, None if token is None else token.hex,
+            result if artifact is None else artifact, error,
+        )
+        for (
+            call_id, provider_call_id, tool, tool_version, kind, arguments, state, attempt, token,
+            result, artifact, error,
+        ) in rows
+    ]  # fmt: skip
+
+
+def begin_transactional(connection: Connection, claim: Claim, call_id: CallId) -> None:
+    """Mark the call as in flight inside the step's own transaction.
+
+    The mark can never be committed: a deferred trigger refuses a COMMIT while it stands, which is
+    how a tool that ends the transaction itself is caught with everything rolled back. Raises
+    `Fenced` if the claim is lost already.
+    """
+    row = connection.exec_driver_sql(
+        """
+        UPDATE celeriac.effects SET state = 'in_flight', attempt = attempt + 1, token = %(token)s
+        WHERE run_id = %(run_id)s AND call_id = %(call_id)s AND state = 'planned'
+            AND EXISTS (
+                SELECT FROM celeriac.runs AS run
+                WHERE run.run_id = %(run_id)s AND step = %(step)s AND claim_token = %(token)s
+            )
+        RETURNING attempt
+        """,
+        _claimed(claim, call_id),
+    ).fetchone()
+    if row is None:
+        raise refusal(connection, claim)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at an external effect, recorded before the call."""
+
+    attempt: int
+    deadline_at: datetime
+
+
+def begin_attempt(
+    connection: Connection, claim: Claim, call_id: CallId, timeout_seconds: float
+) -> Attempt:
+    """Record that the call is about to be made.
+
+    Raises `Fenced` or `RequestsChanged` if the claim is lost or somebody asked for something.
+
+    One statement, committed before the call, so that whatever happens in between is found later as
+    in flight. It does not advance the step.
+    """
+    row = connection.exec_driver_sql(
+        """
+        WITH run AS (
+            UPDATE celeriac.runs SET last_event_seq = last_event_seq + 1
+            WHERE run_id = %(run_id)s AND step = %(step)s AND claim_token = %(token)s
+                AND request_version = %(request_version)s
+            RETURNING run_id, worker_id, last_event_seq
+        ), effect AS (
+            UPDATE celeriac.effects AS effect
+            SET state = 'in_flight', attempt = attempt + 1, token = %(token)s
+            FROM run
+            WHERE effect.run_id = run.run_id AND call_id = %(call_id)s
+                AND state IN ('planned', 'approved', 'not_done')
+            RETURNING effect.run_id, call_id, attempt, tool, worker_id, last_event_seq
+        ), event AS (
+            INSERT INTO celeriac.events (run_id, seq, type, data)
+            SELECT run_id, last_event_seq, 'effect.in_flight',
+                jsonb_build_object('call_id', call_id, 'tool', tool, 'attempt', attempt)
+            FROM effect
+        ), attempt AS (
+            INSERT INTO celeriac.effect_attempts
+                (run_id, call_id, attempt, entry, token, worker_id, outcome, deadline_at)
+            SELECT run_id, call_id, attempt, 0, %(token)s, worker_id, 'started',
+                clock_timestamp() + make_interval(secs => %(timeout_seconds)s)
+            FROM effect
+            RETURNING attempt, deadline_at
+        )
+        SELECT attempt, deadline_at,
+            celeriac.demand((SELECT count(*) FROM run) = (SELECT count(*) FROM attempt),
+                'the effect of this step is not in the state the step found it in')
+        FROM run LEFT JOIN attempt ON true
+        """,
+        {
+            **_claimed(claim, call_id),
+            "request_version": claim.request_version,
+            "timeout_seconds": timeout_seconds,
+        },
+    ).fetchone()
+    if row is None:
+        raise refusal(connection, claim)
+    return Attempt(row[0], row[1])
+
+
+def _claimed(claim: Claim, call_id: CallId) -> dict[str, Any]:
+    return {
+        "run_id": claim.run_id,
+        "step": claim.step,
+        "token": UUID(claim.token),
+        "call_id": call_id,
+    }

@@ -1,0 +1,89 @@
+"""The conversation as it is stored: message rows, with tool results joined in from their effects."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from celeriac.codec import JsonValue
+from celeriac.ids import RunId
+from celeriac_storage.claims import Claim
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """What the model is told of one tool call."""
+
+    call_id: str
+    provider_call_id: str
+    tool: str
+    result: JsonValue
+    error: dict[str, JsonValue] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """One message; of role `results`, the body only names the calls and `results` has them."""
+
+    position: int
+    role: str
+    body: dict[str, JsonValue]
+    results: Sequence[StoredResult]
+
+
+_MESSAGES = """
+SELECT message.position, message.role, message.body, CASE WHEN message.role = 'results' THEN (
+    SELECT jsonb_agg(jsonb_build_array(effect.call_id, effect.provider_call_id, effect.tool,
+        coalesce(convert_from(artifact.content, 'UTF8')::jsonb, effect.result),
+        effect.error) ORDER BY effect.step, effect.call_index)
+    FROM celeriac.effects AS effect
+    LEFT JOIN celeriac.artifacts AS artifact ON artifact.hash = effect.result_artifact
+    WHERE effect.run_id = message.run_id AND effect.call_id IN (
+        SELECT jsonb_array_elements_text(message.body -> 'calls'))
+) END
+FROM celeriac.messages AS message
+"""
+
+
+def load_messages(
+    connection: Connection, run_id: RunId, from_position: int = 0
+) -> list[StoredMessage]:
+    """The run's own messages from `from_position` on, in order."""
+    rows = connection.exec_driver_sql(
+        _MESSAGES + "WHERE message.run_id = %s AND message.position >= %s ORDER BY 1",
+        (run_id, from_position),
+    )
+    return [_message(row) for row in rows]
+
+
+def load_thread_messages(connection: Connection, claim: Claim) -> list[StoredMessage]:
+    """What earlier runs of the thread said, in order. They are read where they are, never copied.
+
+    Only completed root runs: another one may have stopped between a tool call and its result, and
+    providers refuse a conversation with an unanswered call.
+    """
+    if not claim.thread_position:
+        return []
+    rows = connection.exec_driver_sql(
+        _MESSAGES
+        + """
+        JOIN celeriac.runs AS run ON run.run_id = message.run_id
+        WHERE run.tenant_id = %s AND run.thread_id = %s AND run.thread_position < %s
+            AND run.status = 'completed'
+        ORDER BY run.thread_position, message.position
+        """,
+        (claim.tenant_id, claim.thread_id, claim.thread_position),
+    )
+    return [_message(row) for row in rows]
+
+
+def _message(row: Sequence[object]) -> StoredMessage:
+    position, role, body, results = row
+    assert isinstance(position, int) and isinstance(role, str)
+    assert isinstance(body, dict), f"message {position} was erased"
+    return StoredMessage(
+        position,
+        role,
+        body,
+        [StoredResult(*result) for result in results] if isinstance(results, list) else [],
+    )

@@ -1,0 +1,90 @@
+"""The Postgres session that a worker holds while it lives.
+
+Its advisory lock is gone some 8 ms after the process is killed, because the kernel closes the socket;
+that is what the scheduler watches. A fork must not keep the session alive: the child closes its copy
+of the socket.
+"""
+
+import os
+import select
+import weakref
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+
+from celeriac.ids import WorkerId
+from celeriac_storage.database import TCP_OPTIONS, libpq_url
+from celeriac_storage.workers import application_name, lifeline_key
+
+_held: weakref.WeakSet["Lifeline"] = weakref.WeakSet()
+
+
+class Lifeline:
+    """One session and its lock, for the process that made it; used by its heartbeat thread only."""
+
+    def __init__(self, url: str) -> None:
+        self._url = libpq_url(url)
+        self._connection: psycopg.Connection[Any] | None = None
+        _held.add(self)
+
+    def hold(self, worker_id: WorkerId) -> bool:
+        """Connect if need be and take the worker's lock; false if somebody still holds it (an old
+        session of ours that the server has not yet missed: try again soon).
+
+        Raises `psycopg.Error` if the server does not answer.
+        """
+        if self.is_broken:
+            self.close()
+        if self._connection is None:
+            self._connection = psycopg.connect(
+                self._url,
+                autocommit=True,
+                application_name=application_name(worker_id),
+                **TCP_OPTIONS,
+            )
+        else:
+            # A worker that goes on under a new name keeps its session, not its lock.
+            self._connection.execute("SELECT pg_advisory_unlock_all()")
+            self._connection.execute(
+                "SELECT set_config('application_name', %s, false)", (application_name(worker_id),)
+            )
+        row = self._connection.execute(
+            "SELECT pg_try_advisory_lock(%s)", (lifeline_key(worker_id),)
+        ).fetchone()
+        if row is None or not row[0]:
+            self.close()
+            return False
+        return True
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether there is no session, or the server has dropped it (its socket is readable)."""
+        if self._connection is None or self._connection.closed:
+            return True
+        readable, _, _ = select.select([self._connection], [], [], 0)
+        return bool(readable)
+
+    def fileno(self) -> int:
+        assert self._connection is not None
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _abandon(self) -> None:
+        if self._connection is not None:
+            # Never close(): it would tell the server to end the parent's session.
+            with suppress(psycopg.Error, OSError):
+                os.close(self._connection.fileno())
+            self._connection = None
+
+
+def _abandon_all() -> None:
+    for lifeline in list(_held):
+        lifeline._abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

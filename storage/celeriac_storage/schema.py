@@ -1,0 +1,82 @@
+"""Migrations: bringing a database to the schema this code expects, and refusing any other."""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+
+from celeriac.errors import SchemaMismatch
+from celeriac.secrets import redact_url
+from celeriac_storage.database import Database
+
+_MIGRATE_LOCK = 6071_9203_5511
+"""An advisory lock for the length of the migration: two that start together run one by one."""
+
+VERSION_TABLE = "celeriac_schema_version"  # in the public schema: it outlives the schema it counts
+
+
+def migrate(database: Database) -> str:
+    """Apply all missing migrations in one transaction and return the resulting revision.
+
+    Raises `SchemaMismatch` if the database is newer than this code.
+    """
+    with database.begin() as connection:
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(%s)", (_MIGRATE_LOCK,))
+        _refuse_newer(connection, database.url)
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+    return head()
+
+
+def check_schema(database: Database) -> None:
+    """Raise `SchemaMismatch` unless the database is exactly at this code's revision."""
+    with database.connect() as connection:
+        _refuse_newer(connection, database.url)
+        found = revision(connection)
+    if found is None:
+        raise SchemaMismatch(
+            f"the database at {redact_url(database.url)} has no Celeriac tables yet: run "
+            "`celeriac migrate`"
+        )
+    if found != head():
+        raise SchemaMismatch(
+            f"the database at {redact_url(database.url)} is at revision {found}, this code needs "
+            f"{head()}: run `celeriac migrate`"
+        )
+
+
+def revision(connection: Connection) -> str | None:
+    """The revision the database is at, or None if it was never migrated."""
+    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+    return context.get_current_revision()
+
+
+def head() -> str:
+    """The newest revision this code knows."""
+    newest = _script().get_current_head()
+    assert newest is not None
+    return newest
+
+
+def _refuse_newer(connection: Connection, url: str) -> None:
+    found = revision(connection)
+    known = {script.revision for script in _script().walk_revisions()}
+    if found is not None and found not in known:
+        raise SchemaMismatch(
+            f"the database at {redact_url(url)} is at revision {found}, which this code does not "
+            f"know (its newest is {head()}): install a newer Celeriac, nothing was changed"
+        )
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+    return config
+
+
+def _script() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_config())

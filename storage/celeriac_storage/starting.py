@@ -1,0 +1,198 @@
+"""Creating a run: the user's message and the run are in one transaction, before any model is called."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import Connection, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from celeriac.codec import JsonValue, dumps
+from celeriac.errors import RunExists, ThreadBusy, WrongOwner
+from celeriac.ids import (
+    DEFAULT_QUEUE,
+    DEFAULT_TENANT,
+    DEFAULT_USER,
+    RunId,
+    TenantId,
+    ThreadId,
+    UserId,
+)
+from celeriac.states import Phase, RunStatus
+from celeriac_storage import tables
+from celeriac_storage.steps import HOLDS_THREAD
+
+OnBusy = Literal["wait", "reject"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """What a run starts from, checked already."""
+
+    run_id: RunId
+    agent: str
+    input: JsonValue
+    user_message: dict[str, JsonValue]  # the first message, in stored form
+    limits: dict[str, JsonValue]
+    thread_id: ThreadId
+    user_id: UserId = DEFAULT_USER
+    tenant_id: TenantId = DEFAULT_TENANT
+    queue: str = DEFAULT_QUEUE
+    on_busy: OnBusy = "wait"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    status: RunStatus
+    phase: Phase
+
+
+def start(connection: Connection, new: NewRun) -> Started:
+    """Create the run. Needs a transaction, which may be the caller's own.
+
+    The run is `queued`, or `paused` because its thread is busy or no live worker has the agent.
+    Raises `RunExists` (the run there is left as it is), `WrongOwner` or `ThreadBusy`; the
+    transaction must then be rolled back. The caller publishes a queued run after the commit, or a
+    scheduler does: `pg_notify` tells it at that very moment.
+    """
+    position = _take_thread_position(connection, new)
+    paused_for = _reason_to_wait(connection, new)
+    created = connection.exec_driver_sql(
+        """
+        WITH run AS (
+            INSERT INTO celeriac.runs (run_id, tenant_id, user_id, thread_id, thread_position,
+                root_run_id, agent, status, phase, resume_phase, queue, limits, input,
+                message_count, last_event_seq)
+            VALUES (%(run_id)s, %(tenant_id)s, %(user_id)s, %(thread_id)s, %(position)s,
+                %(run_id)s, %(agent)s, %(status)s, %(phase)s, %(resume_phase)s, %(queue)s,
+                %(limits)s::jsonb, %(input)s::jsonb, 1, %(events)s)
+            ON CONFLICT (run_id) DO NOTHING
+            RETURNING run_id
+        ), message AS (
+            INSERT INTO celeriac.messages (run_id, position, role, body, hash)
+            SELECT run_id, 0, 'user', %(message)s::jsonb,
+                sha256(convert_to(%(message)s::jsonb::text, 'UTF8'))
+            FROM run
+        ), event AS (
+            INSERT INTO celeriac.events (run_id, seq, type, data)
+            SELECT run_id, 1, 'run.created', %(created)s::jsonb FROM run
+            UNION ALL
+            SELECT run_id, 2, 'run.paused', %(paused)s::jsonb FROM run
+                WHERE %(status)s = 'paused'
+        )
+        SELECT pg_notify('celeriac_started', '') FROM run
+        """,
+        {
+            "run_id": new.run_id,
+            "tenant_id": new.tenant_id,
+            "user_id": new.user_id,
+            "thread_id": new.thread_id,
+            "position": position,
+            "agent": new.agent,
+            "status": "queued" if paused_for is None else "paused",
+            "phase": paused_for or Phase.WAITING_MODEL,
+            "resume_phase": None if paused_for is None else Phase.WAITING_MODEL,
+            "queue": new.queue,
+            "limits": dumps(new.limits),
+            "input": dumps(new.input),
+            "events": 1 if paused_for is None else 2,
+            "message": dumps(new.user_message),
+            "created": dumps({"agent": new.agent, "thread_id": new.thread_id}),
+            "paused": dumps({"phase": paused_for}),
+        },
+    ).fetchone()
+    if created is None:
+        raise RunExists(
+            f"run {new.run_id} exists already and was left as it is; choose another id, or look at "
+            f"it with `celeriac show {new.run_id}`"
+        )
+    if paused_for is None:
+        return Started(RunStatus.QUEUED, Phase.WAITING_MODEL)
+    return Started(RunStatus.PAUSED, paused_for)
+
+
+def _take_thread_position(connection: Connection, new: NewRun) -> int:
+    """Lock the thread (made on first use), check whose it is, and take the next turn in it."""
+    owner = {"tenant_id": new.tenant_id, "user_id": new.user_id}
+    connection.execute(
+        upsert(tables.tenants).values(tenant_id=new.tenant_id).on_conflict_do_nothing()
+    )
+    connection.execute(upsert(tables.users).values(owner).on_conflict_do_nothing())
+    connection.execute(
+        upsert(tables.threads).values(**owner, thread_id=new.thread_id).on_conflict_do_nothing()
+    )
+    this_thread = (
+        tables.threads.c.tenant_id == new.tenant_id,
+        tables.threads.c.thread_id == new.thread_id,
+    )
+    user_id, position = connection.execute(
+        update(tables.threads)
+        .where(*this_thread)
+        .values(next_position=tables.threads.c.next_position + 1)
+        .returning(tables.threads.c.user_id, tables.threads.c.next_position - 1)
+    ).one()
+    if user_id != new.user_id:
+        raise WrongOwner(
+            f"thread {new.thread_id} belongs to another user than {new.user_id}; nothing was written"
+        )
+    return int(position)
+
+
+def _reason_to_wait(connection: Connection, new: NewRun) -> Phase | None:
+    active = connection.exec_driver_sql(
+        f"""
+        SELECT run_id FROM celeriac.runs AS active
+        WHERE tenant_id = %s AND thread_id = %s
+            AND ({HOLDS_THREAD} OR status = 'paused' AND phase = 'waiting_thread')
+        LIMIT 1
+        """,
+        (new.tenant_id, new.thread_id),
+    ).fetchone()
+    if active is not None:
+        if new.on_busy == "reject":
+            raise ThreadBusy(
+                f"thread {new.thread_id} is busy with run {active[0]}; wait for its end, or start "
+                "with on_busy=wait to queue behind it"
+            )
+        return Phase.WAITING_THREAD
+    if not has_live_worker(connection, new.agent):
+        return Phase.WAITING_WORKER
+    return None
+
+
+def has_live_worker(connection: Connection, agent: str) -> bool:
+    """Whether some worker believed to be alive has the agent."""
+    row = connection.exec_driver_sql(
+        "SELECT FROM celeriac.workers WHERE %s = ANY (agents)"
+        " AND dead_at IS NULL AND stopped_at IS NULL AND lease_until > now() LIMIT 1",
+        (agent,),
+    ).fetchone()
+    return row is not None
+
+
+def register_agent(
+    connection: Connection, agent: str, agent_hash: str, definition: dict[str, JsonValue]
+) -> None:
+    """Record an agent's definition under its hash, once."""
+    connection.execute(
+        upsert(tables.agents)
+        .values(agent=agent, agent_hash=agent_hash, definition=definition)
+        .on_conflict_do_nothing()
+    )
+
+
+def latest_definition(connection: Connection, agent: str) -> dict[str, JsonValue] | None:
+    """The agent's definition as a worker last registered it, or None if none ever did."""
+    row = connection.execute(
+        select(tables.agents.c.definition)
+        .where(tables.agents.c.agent == agent)
+        .order_by(tables.agents.c.registered_at.desc())
+        .limit(1)
+    ).first()
+    return None if row is None else row.definition
+
+
+def known_agents(connection: Connection) -> list[str]:
+    """The names of all agents any worker ever registered, in order."""
+    return list(
+        connection.scalars(select(tables.agents.c.agent).distinct().order_by(tables.agents.c.agent))
+    )

@@ -1,0 +1,83 @@
+"""Moving runs between `queued` and the pauses that nobody has to decide about."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from celeriac_storage.dispatch import BATCH, Due
+from celeriac_storage.steps import HOLDS_THREAD, wake_next_of_thread
+
+
+def take_due_timers(connection: Connection) -> list[Due]:
+    """Queue the runs whose timer is over, marked as published. Publish them all."""
+    rows = connection.exec_driver_sql(
+        """
+        WITH woken AS (
+            UPDATE celeriac.runs SET status = 'queued', phase = resume_phase, resume_phase = NULL,
+                wake_at = NULL, published_at = clock_timestamp(), publish_count = 1,
+                last_event_seq = last_event_seq + 1
+            WHERE run_id IN (
+                SELECT run_id FROM celeriac.runs
+                WHERE status = 'paused' AND phase = 'waiting_timer' AND wake_at <= clock_timestamp()
+                ORDER BY wake_at LIMIT %s
+                FOR UPDATE SKIP LOCKED
+            )
+            RETURNING run_id, step, queue, last_event_seq
+        ), event AS (
+            INSERT INTO celeriac.events (run_id, seq, type, data)
+            SELECT run_id, last_event_seq, 'run.woken', '{"waited_for": "timer"}' FROM woken
+        )
+        SELECT run_id, step, queue FROM woken
+        """,
+        (BATCH,),
+    )
+    return [Due(*row) for row in rows]
+
+
+def park_without_worker(connection: Connection, live_agents: Sequence[str]) -> int:
+    """Pause the queued runs whose agent no live worker has, so that `show` says what they wait for.
+
+    Only those that have been queued for two seconds: a deploy replaces workers one after another.
+    """
+    return connection.exec_driver_sql(
+        """
+        WITH parked AS (
+            UPDATE celeriac.runs SET status = 'paused', resume_phase = phase,
+                phase = 'waiting_worker', published_at = NULL, publish_count = 0,
+                last_event_seq = last_event_seq + 1
+            WHERE run_id IN (
+                SELECT run_id FROM celeriac.runs
+                WHERE status = 'queued' AND agent <> ALL (%s)
+                    AND coalesce(published_at, created_at) < clock_timestamp() - interval '2 s'
+                LIMIT %s
+                FOR UPDATE SKIP LOCKED
+            )
+            RETURNING run_id, last_event_seq
+        )
+        INSERT INTO celeriac.events (run_id, seq, type, data)
+        SELECT run_id, last_event_seq, 'run.paused', '{"phase": "waiting_worker"}' FROM parked
+        """,
+        (list(live_agents), BATCH),
+    ).rowcount
+
+
+def wake_idle_threads(connection: Connection) -> int:
+    """Wake the next run of each thread in which one waits and none is active; how many threads.
+
+    The end of a run does this itself. Here is the net for what no ending could see, such as a
+    cancelled run in the middle of the line.
+    """
+    threads = connection.exec_driver_sql(
+        f"""
+        SELECT DISTINCT tenant_id, thread_id FROM celeriac.runs AS waiting
+        WHERE status = 'paused' AND phase = 'waiting_thread' AND NOT EXISTS (
+            SELECT FROM celeriac.runs AS active
+            WHERE active.tenant_id = waiting.tenant_id AND active.thread_id = waiting.thread_id
+                AND {HOLDS_THREAD}
+        )
+        LIMIT 100
+        """
+    ).fetchall()
+    for tenant_id, thread_id in threads:
+        wake_next_of_thread(connection, tenant_id, thread_id)
+    return len(threads)

@@ -1,0 +1,122 @@
+"""Worker rows: who is alive, by lifeline (an advisory lock held for life) and by lease."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from celeriac.ids import WorkerId, new_worker_id
+
+APPLICATION_NAME_PREFIX = "celeriac:"
+
+
+def application_name(worker_id: WorkerId) -> str:
+    """What all sessions of a worker call themselves, so that a verdict can end exactly those."""
+    return APPLICATION_NAME_PREFIX + worker_id
+
+
+def lifeline_key(worker_id: WorkerId) -> int:
+    """The advisory lock of a worker: 63 bits of its id's hash."""
+    return int.from_bytes(hashlib.sha256(worker_id.encode()).digest()[:8]) >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a worker tells of itself when it registers."""
+
+    worker_id: WorkerId
+    hostname: str
+    pid: int
+    pool: str
+    agents: Sequence[str]
+    queues: Sequence[str]
+
+    def successor(self) -> "WorkerInfo":
+        """The same process under a new id."""
+        return replace(self, worker_id=new_worker_id())
+
+
+def register(
+    connection: Connection, worker: WorkerInfo, *, lease_seconds: float, has_lifeline: bool
+) -> None:
+    """Insert the worker, and queue the runs that waited for a worker with its agents.
+
+    Needs a transaction. The lifeline's lock must be held already: a worker that the scheduler can
+    see without it would be declared dead.
+    """
+    connection.exec_driver_sql(
+        """
+        INSERT INTO celeriac.workers (worker_id, hostname, pid, pool, agents, queues, lifeline_key,
+            lifeline_since, lease_until)
+        VALUES (%(worker_id)s, %(hostname)s, %(pid)s, %(pool)s, %(agents)s, %(queues)s,
+            %(lifeline_key)s::bigint, CASE WHEN %(lifeline_key)s::bigint IS NOT NULL THEN now() END,
+            now() + make_interval(secs => %(lease_seconds)s))
+        """,
+        {
+            "worker_id": worker.worker_id,
+            "hostname": worker.hostname,
+            "pid": worker.pid,
+            "pool": worker.pool,
+            "agents": list(worker.agents),
+            "queues": list(worker.queues),
+            "lifeline_key": lifeline_key(worker.worker_id) if has_lifeline else None,
+            "lease_seconds": lease_seconds,
+        },
+    )
+    wake_for_agents(connection, worker.agents)
+
+
+def wake_for_agents(connection: Connection, agents: Sequence[str]) -> int:
+    """Queue the runs that wait for a worker with one of these agents; how many there were."""
+    return connection.exec_driver_sql(
+        """
+        WITH woken AS (
+            UPDATE celeriac.runs SET status = 'queued', phase = resume_phase, resume_phase = NULL,
+                published_at = NULL, publish_count = 0, last_event_seq = last_event_seq + 1
+            WHERE run_id IN (
+                SELECT run_id FROM celeriac.runs
+                WHERE status = 'paused' AND phase = 'waiting_worker' AND agent = ANY (%s)
+                ORDER BY created_at LIMIT 5000
+                FOR UPDATE SKIP LOCKED
+            )
+            RETURNING run_id, last_event_seq
+        )
+        INSERT INTO celeriac.events (run_id, seq, type, data)
+        SELECT run_id, last_event_seq, 'run.woken', '{"waited_for": "worker"}' FROM woken
+        """,
+        (list(agents),),
+    ).rowcount
+
+
+def renew(connection: Connection, worker_id: WorkerId, lease_seconds: float) -> bool:
+    """Renew the lease by the database's clock. False if the worker was declared dead meanwhile:
+    it must not go on under this id."""
+    row = connection.exec_driver_sql(
+        """
+        UPDATE celeriac.workers
+        SET renewed_at = now(), lease_until = now() + make_interval(secs => %s)
+        WHERE worker_id = %s AND dead_at IS NULL AND stopped_at IS NULL
+        RETURNING worker_id
+        """,
+        (lease_seconds, worker_id),
+    ).fetchone()
+    return row is not None
+
+
+def regain_lifeline(connection: Connection, worker_id: WorkerId) -> None:
+    """Note that the lifeline's lock was lost with its session and is held again."""
+    connection.exec_driver_sql(
+        "UPDATE celeriac.workers SET lifeline_since = now()"
+        " WHERE worker_id = %s AND dead_at IS NULL AND stopped_at IS NULL",
+        (worker_id,),
+    )
+
+
+def stop(connection: Connection, worker_id: WorkerId) -> None:
+    """Say goodbye. What the worker still holds, the scheduler gives to others at once."""
+    connection.exec_driver_sql(
+        "UPDATE celeriac.workers SET stopped_at = now()"
+        " WHERE worker_id = %s AND dead_at IS NULL AND stopped_at IS NULL",
+        (worker_id,),
+    )

@@ -1,0 +1,111 @@
+"""Calling a tool's function, within its time and with its outcome sorted."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from celeriac import model_loop
+from celeriac.codec import JsonValue, stored_form
+from celeriac.context import ToolContext
+from celeriac.errors import ToolError
+from celeriac.secrets import redact
+from celeriac.tools import InvalidArguments, Tool
+from celeriac_storage.database import ends_transaction
+
+MAX_ERROR_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The tool returned: its result in stored form."""
+
+    result: JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The tool raised. `is_definite`: it certainly changed nothing."""
+
+    error: dict[str, JsonValue]
+    is_definite: bool
+
+
+Outcome = Returned | Raised
+
+
+def call_in_time(tool: Tool, context: ToolContext, arguments: JsonValue) -> Outcome:
+    """Call the tool and wait at most `tool.timeout_seconds`.
+
+    An `async def` tool is cancelled at its deadline. A plain one cannot be: its thread is left
+    behind, and whatever it still does is not waited for.
+    """
+    if tool.is_async:
+        return _sorted(
+            lambda: model_loop.run(
+                tool.function(**_arguments(tool, context, arguments)),
+                timeout_seconds=tool.timeout_seconds,
+            ),
+            tool,
+        )
+    return _sorted(
+        lambda: _run_in_thread(
+            lambda: tool.function(**_arguments(tool, context, arguments)), tool
+        ),
+        tool,
+    )
+
+
+def call_here(tool: Tool, context: ToolContext, arguments: JsonValue) -> Outcome:
+    """Call the tool in this thread, which owns the step's transaction.
+
+    An error that took the whole transaction with it is raised as it is; one that a savepoint can
+    undo is the tool's own and told to the model.
+    """
+    return _sorted(
+        lambda: tool.function(**_arguments(tool, context, arguments)), tool, passes=ends_transaction
+    )
+
+
+def _sorted(
+    call: Callable[[], Any], tool: Tool, passes: Callable[[Exception], bool] = lambda _: False
+) -> Outcome:
+    try:
+        return Returned(stored_form(call()))
+    except InvalidArguments as error:
+        return Raised(_error("invalid_arguments", str(error)), is_definite=True)
+    except ToolError as error:
+        return Raised(_error("tool_error", str(error)), is_definite=True)
+    except TimeoutError as error:
+        said = str(error) or f"tool {tool.name} took longer than {tool.timeout_seconds:g} s"
+        return Raised(_error("timeout", said), is_definite=False)
+    except Exception as error:
+        if passes(error):
+            raise
+        return Raised(_error(type(error).__name__, str(error)), is_definite=False)
+
+
+def _arguments(tool: Tool, context: ToolContext, arguments: JsonValue) -> dict[str, Any]:
+    keywords = tool.call_arguments(arguments)
+    if tool.context_parameter is not None:
+        keywords[tool.context_parameter] = context
+    return keywords
+
+
+def _run_in_thread(call: Callable[[], Any], tool: Tool) -> Any:
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    # A thread for each call, not a pool: one that hangs for ever must not take a place from others.
+    threading.Thread(target=run, name=f"celeriac-tool-{tool.name}", daemon=True).start()
+    return future.result(tool.timeout_seconds)
+
+
+def _error(kind: str, message: str) -> dict[str, JsonValue]:
+    return {"kind": kind, "message": redact(message)[:MAX_ERROR_CHARACTERS]}

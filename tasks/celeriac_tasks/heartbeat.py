@@ -1,0 +1,133 @@
+"""How a worker shows that it lives: a lifeline that breaks with it, and a lease that it renews."""
+
+import logging
+import select
+import socket
+import threading
+import time
+from contextlib import suppress
+
+import psycopg
+
+from celeriac.errors import CeleriacError
+from celeriac_storage import workers
+from celeriac_storage.database import CONNECT_TIMEOUT_SECONDS, Database
+from celeriac_storage.lifeline import Lifeline
+from celeriac_storage.workers import WorkerInfo
+
+logger = logging.getLogger(__name__)
+
+RECONNECT_SECONDS = 0.2
+
+
+class Heartbeat:
+    """A thread that holds the lifeline and renews the lease, three times per lease.
+
+    It waits on the lifeline's own socket: when the server drops it, the lock is taken again at once.
+    When the worker has been declared dead, as after a long freeze, its steps are others' already and
+    it goes on as a new worker: `on_death` is called and gives the new identity.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        lifeline: Lifeline | None,  # None behind a pooler: then the lease alone speaks
+        worker: WorkerInfo,
+        lease_seconds: float,
+    ) -> None:
+        self._database = database
+        self._lifeline = lifeline
+        self.worker = worker
+        self._lease_seconds = lease_seconds
+        self._renewed_at = time.monotonic()
+        self._wake, self._sleeping = socket.socketpair()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._live, name="celeriac-heartbeat", daemon=True)
+
+    @property
+    def lease_left_seconds(self) -> float:
+        """How long this worker is certainly believed to be alive."""
+        return self._renewed_at + self._lease_seconds - time.monotonic()
+
+    def start(self) -> None:
+        """Take the lifeline and register, then keep both. Raises `DatabaseUnavailable`."""
+        self._register()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Say goodbye and end the thread."""
+        self._stopping = True
+        self._wake.send(b".")
+        self._thread.join(CONNECT_TIMEOUT_SECONDS + 1)
+        with suppress(CeleriacError), self._database.connect() as connection:
+            workers.stop(connection, self.worker.worker_id)
+        if self._lifeline is not None:
+            self._lifeline.close()
+
+    def _register(self) -> None:
+        has_lifeline = self._lifeline is not None and self._lifeline.hold(self.worker.worker_id)
+        with self._database.begin() as connection:
+            workers.register(
+                connection,
+                self.worker,
+                lease_seconds=self._lease_seconds,
+                has_lifeline=has_lifeline,
+            )
+        self._renewed_at = time.monotonic()
+
+    def _live(self) -> None:
+        while not self._stopping:
+            try:
+                is_broken = self._sleep(self._lease_seconds / 3)
+                if self._stopping:
+                    return
+                if is_broken:
+                    self._regain_lifeline()
+                self._renew()
+            except (CeleriacError, psycopg.Error) as error:
+                logger.warning("heartbeat of %s: %s", self.worker.worker_id, error)
+                self._pause(RECONNECT_SECONDS)
+            except Exception:
+                # The worker lives on without a lease, so others would take its steps: keep trying.
+                logger.exception("heartbeat of %s failed", self.worker.worker_id)
+                self._pause(RECONNECT_SECONDS)
+
+    def _sleep(self, seconds: float) -> bool:
+        """Wait for the next renewal; true if the lifeline broke meanwhile."""
+        watched: list[int] = [self._sleeping.fileno()]
+        if self._lifeline is not None:
+            if self._lifeline.is_broken:
+                return True
+            watched.append(self._lifeline.fileno())
+        readable, _, _ = select.select(watched, [], [], max(0.0, seconds))
+        return self._lifeline is not None and self._lifeline.fileno() in readable
+
+    def _pause(self, seconds: float) -> None:
+        select.select([self._sleeping], [], [], seconds)
+
+    def _regain_lifeline(self) -> None:
+        assert self._lifeline is not None
+        if self._lifeline.hold(self.worker.worker_id):
+            with self._database.connect() as connection:
+                workers.regain_lifeline(connection, self.worker.worker_id)
+
+    def _renew(self) -> None:
+        before = time.monotonic()
+        with self._database.connect() as connection:
+            is_alive = workers.renew(connection, self.worker.worker_id, self._lease_seconds)
+        if is_alive:
+            self._renewed_at = before
+        else:
+            self._be_born_again()
+
+    def _be_born_again(self) -> None:
+        dead = self.worker.worker_id
+        self.worker = self.worker.successor()
+        logger.warning(
+            "worker %s was declared dead while it was silent; its steps went to others, and it "
+            "goes on as %s",
+            dead,
+            self.worker.worker_id,
+        )
+        self._database.drop_idle()  # their sessions carry the dead worker's name
+        self._register()

@@ -1,0 +1,262 @@
+"""One step of one run: claim → load → transition → commit → publish.
+
+The order is the guarantee (`docs/step.md` goes through it line by line):
+
+    claim      queued → running with a fresh token; no row moved means the message is stale
+    load       the latest checkpoint came with the claim; the messages that this process lacks
+    transition think: ask the model; act: execute tool calls. No transaction, no lock held
+    commit     one statement fenced on (run, step, token): all of the step, or nothing
+    publish    the next step. If the process dies before this, the scheduler publishes it
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pydantic_ai.messages import ModelMessage
+from sqlalchemy import Connection
+
+from celeriac.errors import DatabaseUnavailable, Fenced
+from celeriac.ids import RunId
+from celeriac.limits import Limits, Use
+from celeriac.states import EffectKind, Phase, RunStatus, StepKind
+from celeriac.testpoints import reach
+from celeriac_storage import claims, effects
+from celeriac_storage.claims import Claim, RequestsChanged
+from celeriac_storage.steps import Committed, Next, StepRecord, commit
+from celeriac_tasks.acting import Acting, next_batch, pending_calls
+from celeriac_tasks.conversation import Conversation
+from celeriac_tasks.loaded_agent import LoadedAgent
+from celeriac_tasks.thinking import think
+from celeriac_tasks.transacting import commit_with_tool
+from celeriac_tasks.worker_process import WorkerProcess
+
+logger = logging.getLogger(__name__)
+
+COMMIT_RETRY_SECONDS = 0.2
+
+
+def take_step(worker: WorkerProcess, run_id: RunId, step: int) -> None:
+    """Execute the step that a message named, if it is still to be done.
+
+    With `steps_per_task` above 1 the claim is kept for the steps that follow.
+    """
+    with worker.gate.shared():
+        claim = _claim(worker, run_id, step, is_alone=False)
+        if claim is not None:
+            _go_on(worker, claim)
+            return
+    with worker.database.connect() as connection:
+        obstacle = claims.why_unclaimed(connection, run_id, step)
+    if obstacle is None or not obstacle.is_queued_here:
+        return  # a duplicate or a message from the past
+    if obstacle.agent not in worker.agents:
+        logger.info("run %s: agent %s is not here; another worker must", run_id, obstacle.agent)
+    elif obstacle.needs_isolation:
+        with worker.gate.alone():
+            claim = _claim(worker, run_id, step, is_alone=True)
+            if claim is not None:
+                _go_on(worker, claim)
+
+
+def _claim(worker: WorkerProcess, run_id: RunId, step: int, *, is_alone: bool) -> Claim | None:
+    reach("step.before_claim", step)
+    with worker.active, worker.database.connect() as connection:
+        claim = claims.claim(
+            connection,
+            run_id,
+            step,
+            worker_id=worker.worker_id,
+            agents=list(worker.agents),
+            deadline_seconds=worker.deadline_seconds,
+            is_alone=is_alone,
+        )
+    reach("step.after_claim", step)
+    return claim
+
+
+def _go_on(worker: WorkerProcess, claim: Claim) -> None:
+    """Take this step, and those after it for as long as the task keeps the claim."""
+    loaded = worker.agents[claim.agent]
+    conversation = worker.conversations.take(claim)
+    taken = 0
+    try:
+        with worker.holding(claim):
+            while True:
+                taken += 1
+                step = _Step(worker, loaded, claim, conversation, worker.may_keep_claim(taken))
+                committed = step.take()
+                if committed.status is not RunStatus.RUNNING:
+                    break
+                claim = step.following_claim(committed)
+                worker.hold(claim)
+        if committed.status is RunStatus.QUEUED:
+            reach("step.before_publish", claim.step)
+            worker.conversations.put(claim.run_id, conversation)
+            worker.publish(claim.run_id, committed.step, claim.queue)
+            reach("step.after_publish", claim.step)
+    except Fenced as fenced:
+        logger.warning("%s", fenced)
+    except DatabaseUnavailable as lost:
+        logger.warning("run %s: step %s is given back: %s", claim.run_id, claim.step, lost)
+        worker.give_back(claim)
+    except Exception as error:
+        logger.exception("run %s: step %s failed in our own code", claim.run_id, claim.step)
+        worker.stumble(claim, error)
+
+
+class _Step:
+    """One step under a claim."""
+
+    def __init__(
+        self,
+        worker: WorkerProcess,
+        loaded: LoadedAgent,
+        claim: Claim,
+        conversation: Conversation,
+        may_keep_claim: bool,
+    ) -> None:
+        self._worker = worker
+        self._loaded = loaded
+        self._claim = claim
+        self._conversation = conversation
+        self._keep_claim_seconds = worker.deadline_seconds if may_keep_claim else None
+        self._record: StepRecord | None = None
+
+    def take(self) -> Committed:
+        """Make the transition and commit it. Raises `Fenced` or `DatabaseUnavailable`."""
+        try:
+            committed, added = self._transition()
+        except RequestsChanged as changed:
+            # Asked for something before anything was done: do not begin.
+            self._claim = changed.claim
+            committed, added = self._transition()
+        self._conversation.extend(added)
+        return committed
+
+    def following_claim(self, committed: Committed) -> Claim:
+        """The claim of the next step, for a task that goes on."""
+        record = self._record
+        assert record is not None and record.next.phase is not None
+        claim = self._claim
+        return replace(
+            claim,
+            step=committed.step,
+            phase=record.next.phase,
+            state=dict(record.state),
+            message_count=claim.message_count + len(record.messages),
+            step_started_at=committed.committed_at,
+            failed_thinks=record.failed_thinks,
+            tool_calls_used=claim.tool_calls_used + record.tool_calls,
+            input_tokens_used=claim.input_tokens_used + record.input_tokens,
+            output_tokens_used=claim.output_tokens_used + record.output_tokens,
+            agent_hash=claim.agent_hash or self._loaded.agent_hash,
+        )
+
+    def _transition(self) -> tuple[Committed, Sequence[ModelMessage]]:
+        claim = self._claim
+        if claim.phase is Phase.WAITING_TOOL:
+            return self._act()
+        if (ended := self._ended_before_it_begins()) is not None:
+            return self._commit(ended), ()
+        with self._worker.active, self._worker.database.connect() as connection:
+            self._conversation.catch_up(connection, claim)
+        reach("step.after_load", claim.step)
+        thought = think(self._loaded, claim, self._conversation.messages)
+        return self._commit(thought.record), thought.messages
+
+    def _act(self) -> tuple[Committed, Sequence[ModelMessage]]:
+        claim, worker = self._claim, self._worker
+        with worker.active, worker.database.connect() as connection:
+            self._conversation.catch_up(connection, claim)
+            pending = effects.load(connection, claim.run_id, pending_calls(claim))
+        reach("step.after_load", claim.step)
+        batch = next_batch(pending)
+        acting = Acting(worker.database, self._loaded, claim, batch)
+        if (lost := acting.lost_attempt()) is not None:
+            return self._commit(lost.record), lost.messages
+        if (ended := self._ended_before_it_begins()) is not None:
+            return self._commit(ended), ()
+        if (missing := acting.missing_tool()) is not None:
+            return self._commit(missing.record), missing.messages
+        if batch.kind is EffectKind.TRANSACTIONAL:
+            deed, committed = commit_with_tool(worker.database, acting, self._commit_in)
+            return committed, deed.messages
+        deed = acting.read() if batch.kind is EffectKind.NONE else acting.call_external()
+        return self._commit(deed.record), deed.messages
+
+    def _ended_before_it_begins(self) -> StepRecord | None:
+        claim = self._claim
+        kind = StepKind.ACT if claim.phase is Phase.WAITING_TOOL else StepKind.THINK
+        if claim.is_cancel_requested:
+            return StepRecord(Next.cancelled(), kind, "cancelled", advances=False)
+        use = Use(
+            steps=claim.step,
+            tool_calls=claim.tool_calls_used,
+            input_tokens=claim.input_tokens_used,
+            output_tokens=claim.output_tokens_used,
+            wall_seconds=(claim.step_started_at - claim.run_started_at).total_seconds(),
+        )
+        exceeded = Limits.from_json(claim.limits).exceeded(use)
+        if exceeded is None:
+            return None
+        error = {"kind": "limit_exceeded", "message": exceeded}
+        return StepRecord(
+            Next.failed("limit_exceeded", dict(error)), kind, "limit_exceeded", advances=False
+        )
+
+    def _commit(self, record: StepRecord) -> Committed:
+        """Commit, however long the database is away: a model's answer is worth waiting for.
+
+        A commit whose answer got lost may have happened; the fence then tells, and the scheduler
+        publishes what it queued.
+        """
+        give_up_at = time.monotonic() + self._worker.deadline_seconds
+        while True:
+            adopted = self._adopted(record)
+            try:
+                with self._worker.active, self._worker.session(adopted) as connection:
+                    reach("step.before_commit", self._claim.step)
+                    committed = self._commit_once(connection, adopted)
+                reach("step.after_commit", self._claim.step)
+                return committed
+            except RequestsChanged as changed:
+                self._claim = changed.claim
+            except DatabaseUnavailable:
+                if self._worker.is_draining or time.monotonic() > give_up_at:
+                    raise
+                time.sleep(COMMIT_RETRY_SECONDS)
+
+    def _commit_in(self, connection: Connection, record: StepRecord) -> Committed:
+        """Commit inside the transaction that a tool has written in."""
+        reach("step.before_commit", self._claim.step)
+        try:
+            return self._commit_once(connection, self._adopted(record))
+        except RequestsChanged as changed:
+            self._claim = changed.claim
+            return self._commit_once(connection, self._adopted(record))
+
+    def _commit_once(self, connection: Connection, record: StepRecord) -> Committed:
+        self._record = record
+        return commit(
+            connection, self._claim, record, keep_claim_seconds=self._keep_claim_seconds
+        )
+
+    def _adopted(self, record: StepRecord) -> StepRecord:
+        """`record` as the run's row allows it now: versions pinned once, a cancel heeded.
+
+        What was done is recorded all the same; only where the run goes next changes.
+        """
+        if self._claim.agent_hash is None:
+            loaded = self._loaded
+            record = replace(
+                record,
+                agent_hash=loaded.agent_hash,
+                tools_hash=loaded.tools_hash,
+                prompt_hash=loaded.prompt_hash,
+            )
+        goes_on = record.next.status in (RunStatus.QUEUED, RunStatus.PAUSED)
+        if self._claim.is_cancel_requested and goes_on:
+            record = replace(record, next=Next.cancelled(), reason="cancelled")
+        return record

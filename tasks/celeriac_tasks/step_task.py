@@ -1,0 +1,125 @@
+"""The Celery task `celeriac.step`, and the life of the process that executes it.
+
+Everything a step needs belongs to the executing process and is made there, after the fork: with the
+threads and solo pools that is the worker itself, with prefork each child.
+"""
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from celery import Celery, signals
+from celery.exceptions import Reject
+
+from celeriac import model_loop
+from celeriac.agent import Agent
+from celeriac.errors import CeleriacError, DatabaseUnavailable
+from celeriac.ids import RunId
+from celeriac.settings import Settings
+from celeriac_tasks.celery_app import STEP_TASK
+from celeriac_tasks.step import take_step
+from celeriac_tasks.watchdog import Watchdog
+from celeriac_tasks.worker_process import WorkerProcess
+
+logger = logging.getLogger(__name__)
+
+START_RETRY_SECONDS = 1.0
+DRAIN_POLL_SECONDS = 0.05
+
+
+class StepTask:
+    """Installs the task in a Celery application and follows the signals of its workers."""
+
+    def __init__(self, app: Celery, settings: Settings, agents: Mapping[str, Agent]) -> None:
+        self._app = app
+        self._settings = settings
+        self._agents = agents
+        self._process: WorkerProcess | None = None
+        self._watchdog: Watchdog | None = None
+        app.task(self._step, name=STEP_TASK, acks_late=True, ignore_result=True, shared=False)
+        signals.worker_init.connect(self._worker_init, weak=False)
+        signals.worker_process_init.connect(self._worker_process_init, weak=False)
+        signals.worker_shutting_down.connect(self._worker_shutting_down, weak=False)
+        signals.worker_process_shutdown.connect(self._stop, weak=False)
+        signals.worker_shutdown.connect(self._stop, weak=False)
+
+    def _step(self, run_id: str, step: int, unit: str = "") -> None:
+        process = self._process
+        if process is None or process.pid != os.getpid():
+            raise Reject("this process executes no steps", requeue=True)
+        if process.is_draining:
+            raise Reject("this worker is shutting down", requeue=True)
+        if self._watchdog is not None:
+            self._watchdog.note_message()
+        take_step(process, RunId(run_id), step)
+
+    def _worker_init(self, sender: Any, **_: Any) -> None:
+        if "prefork" not in str(sender.pool_cls):
+            self._start()
+            assert self._process is not None
+            self._watchdog = Watchdog(
+                self._process, self._app, slots=lambda: int(sender.concurrency or 1)
+            )
+            self._watchdog.start()
+
+    def _worker_process_init(self, **_: Any) -> None:
+        if self._process is None:  # prefork's child; with the solo pool it has been made already
+            self._start()
+            # A SIGTERM to the whole group reaches the children too: hand back, then go.
+            signal.signal(signal.SIGTERM, lambda *_: self._drain(0.0))
+
+    def _start(self) -> None:
+        """Register, however long the database is away."""
+        process = WorkerProcess(self._settings, self._app, self._agents)
+        while True:
+            try:
+                process.start()
+                break
+            except DatabaseUnavailable as error:
+                logger.warning("%s; trying again", error)
+                time.sleep(START_RETRY_SECONDS)
+        self._process = process
+        logger.info("worker %s executes steps", process.worker_id)
+
+    def _worker_shutting_down(self, **_: Any) -> None:
+        if self._process is not None:
+            self._drain(self._settings.grace_seconds)
+
+    def _drain(self, grace_seconds: float) -> None:
+        """Take no new step, let those in flight finish for a while, then hand them back and exit.
+
+        Called from signal handlers, so the work is done in a thread: the interrupted code may hold
+        the very locks that it needs.
+        """
+        process = self._process
+        if process is None or process.is_draining:
+            return
+        process.is_draining = True
+        threading.Thread(target=self._finish, args=(process, grace_seconds), daemon=True).start()
+
+    def _finish(self, process: WorkerProcess, grace_seconds: float) -> None:
+        deadline = time.monotonic() + grace_seconds
+        while process.is_busy and time.monotonic() < deadline:
+            time.sleep(DRAIN_POLL_SECONDS)
+        if not process.is_busy and threading.main_thread().is_alive() and grace_seconds:
+            return  # Celery's own warm shutdown ends the process
+        try:
+            process.stop()
+        except CeleriacError as error:
+            logger.warning("worker %s could not say goodbye: %s", process.worker_id, error)
+        finally:
+            # Threads that a tool or model call keeps busy would hold the process for ever.
+            os._exit(0)
+
+    def _stop(self, **_: Any) -> None:
+        process, self._process = self._process, None
+        if process is None or process.pid != os.getpid():
+            return
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        process.stop()
+        model_loop.close()

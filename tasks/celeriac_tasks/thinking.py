@@ -1,0 +1,283 @@
+"""The think transition: ask the model, and turn what it says into a step record."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+
+from celeriac import model_loop, models
+from celeriac.backoff import backoff_for
+from celeriac.codec import JsonValue
+from celeriac.ids import call_id
+from celeriac.limits import Limits
+from celeriac.messages import dump_message, load_message, question_message
+from celeriac.scripted import ScriptedModel
+from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
+from celeriac.testpoints import reach
+from celeriac.think_failure import ThinkFailure, ThinkFailureKind, check_response, classify
+from celeriac.tools import InvalidArguments, parse_arguments
+from celeriac_storage.claims import Claim
+from celeriac_storage.steps import (
+    Event,
+    Message,
+    ModelCall,
+    Next,
+    PlannedEffect,
+    StepRecord,
+)
+from celeriac_tasks.loaded_agent import LoadedAgent
+
+EMPTY_ANSWER = "Your last answer was empty. Call a tool, or answer with text."
+_UNKNOWN_TOOL_VERSION = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """What a think step leaves, and the messages it adds to the conversation."""
+
+    record: StepRecord
+    messages: Sequence[ModelMessage] = ()
+
+
+def think(loaded: LoadedAgent, claim: Claim, messages: Sequence[ModelMessage]) -> Thought:
+    """Ask the model once. Holds no connection; may take as long as the agent's think timeout."""
+    reach("think.before_model_call", claim.step)
+    try:
+        response = _ask(loaded, messages)
+        failure = check_response(response)
+    except Exception as error:  # a provider's SDK may raise anything; `classify` knows them
+        return Thought(_failed(loaded, claim, classify(error), None))
+    reach("think.after_model_call", claim.step)
+    if failure is None:
+        return _answered(loaded, claim, response)
+    if failure.kind is ThinkFailureKind.EMPTY_RESPONSE:
+        return _asked_back(loaded, claim, response)
+    return Thought(_failed(loaded, claim, failure, response))
+
+
+def _ask(loaded: LoadedAgent, messages: Sequence[ModelMessage]) -> ModelResponse:
+    agent = loaded.agent
+    if isinstance(loaded.model, ScriptedModel):
+        turn = loaded.model.answer(messages)
+        if turn.delay_seconds == 0:
+            return loaded.model.respond(messages, turn)
+    return model_loop.run(
+        models.request(
+            loaded.model,
+            messages,
+            instructions=agent.instructions,
+            tools=loaded.definitions,
+            timeout_seconds=agent.think_timeout_seconds,
+        )
+    )
+
+
+def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Thought:
+    body = dump_message(response)
+    planned = _plan(loaded, claim.step, response.tool_calls)
+    corrections = _corrections(claim, planned)
+    state: dict[str, JsonValue] = {}
+    if planned:
+        following = Next.queued(Phase.WAITING_TOOL)
+        reason = "before_tools"
+        state["pending"] = [effect.call_id for effect in planned]
+    elif response.state == "suspended":
+        following = Next.queued(Phase.WAITING_MODEL)
+        reason = "suspended"
+    else:
+        following = Next(RunStatus.COMPLETED, outcome="completed", result=response.text or "")
+        reason = "terminal"
+    if corrections:
+        state["corrections"] = corrections
+    limits = Limits.from_json(claim.limits)
+    if corrections > limits.corrections:
+        following = Next.failed(
+            "invalid_calls",
+            _error(
+                "invalid_calls",
+                f"the model made {corrections} responses in a row without one valid tool call; "
+                f"the limit is {limits.corrections}",
+            ),
+        )
+    elif claim.tool_calls_used + len(planned) > limits.tool_calls:
+        following = Next.failed(
+            "limit_exceeded",
+            _error(
+                "limit_exceeded",
+                f"the model asked for {len(planned)} more tool calls after "
+                f"{claim.tool_calls_used}; the limit is {limits.tool_calls}",
+            ),
+        )
+    if following.status.is_terminal:
+        reason = "terminal"
+    if following.phase is not None:
+        state["phase"] = following.phase
+    return Thought(
+        StepRecord(
+            next=following,
+            kind=StepKind.THINK,
+            reason=reason,
+            state=state,
+            messages=[Message("assistant", body)],
+            events=[_answer_event(claim, planned)],
+            planned=planned,
+            model_call=_model_call(loaded, claim, "answered", response),
+            tool_calls=len(planned),
+            input_tokens=response.usage.input_tokens,
+            output_tokens=response.usage.output_tokens,
+        ),
+        [load_message(body)],
+    )
+
+
+def _plan(
+    loaded: LoadedAgent, step: int, calls: Sequence[ToolCallPart]
+) -> list[PlannedEffect]:
+    return [_planned_call(loaded, step, index, call) for index, call in enumerate(calls)]
+
+
+def _planned_call(
+    loaded: LoadedAgent, step: int, index: int, call: ToolCallPart
+) -> PlannedEffect:
+    tool = loaded.tools.get(call.tool_name)
+    identity = (call_id(step, index), index, call.tool_call_id, call.tool_name)
+    if tool is None:
+        known = ", ".join(sorted(loaded.tools)) or "none"
+        return PlannedEffect(
+            *identity,
+            _UNKNOWN_TOOL_VERSION,
+            EffectKind.EXTERNAL,
+            _as_sent(call),
+            EffectState.INVALID,
+            _error("unknown_tool", f"there is no tool {call.tool_name!r}; the tools are: {known}"),
+        )
+    try:
+        arguments = tool.validate(parse_arguments(call.args)).canonical
+    except InvalidArguments as error:
+        return PlannedEffect(
+            *identity,
+            tool.version,
+            tool.effect,
+            _as_sent(call),
+            EffectState.INVALID,
+            _error("invalid_arguments", str(error)),
+        )
+    return PlannedEffect(
+        *identity, tool.version, tool.effect, arguments, flags=tool.flags.to_json() or None
+    )
+
+
+def _as_sent(call: ToolCallPart) -> JsonValue:
+    return call.args if isinstance(call.args, str) else {"sent": str(call.args)}
+
+
+def _corrections(claim: Claim, planned: Sequence[PlannedEffect]) -> int:
+    """Responses in a row that led to nothing but a question back to the model, with this one."""
+    if planned and all(effect.state is EffectState.INVALID for effect in planned):
+        return _corrections_so_far(claim) + 1
+    return 0
+
+
+def _corrections_so_far(claim: Claim) -> int:
+    corrections = claim.state.get("corrections", 0)
+    assert isinstance(corrections, int)
+    return corrections
+
+
+def _asked_back(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Thought:
+    """The model said nothing. Ask again in words, a bounded number of times."""
+    corrections = _corrections_so_far(claim) + 1
+    limit = Limits.from_json(claim.limits).corrections
+    if corrections > limit:
+        failure = ThinkFailure(
+            ThinkFailureKind.EMPTY_RESPONSE,
+            f"the model gave {corrections} empty answers in a row; the limit is {limit}",
+        )
+        return Thought(_failed(loaded, claim, failure, response))
+    question = dump_message(question_message(EMPTY_ANSWER))
+    return Thought(
+        StepRecord(
+            next=Next.queued(Phase.WAITING_MODEL),
+            kind=StepKind.THINK,
+            reason="question",
+            state={"phase": Phase.WAITING_MODEL, "corrections": corrections},
+            messages=[Message("question", question)],
+            events=[Event("model.questioned", {"step": claim.step, "why": "empty_response"})],
+            model_call=_model_call(loaded, claim, "empty_response", response),
+            input_tokens=response.usage.input_tokens,
+            output_tokens=response.usage.output_tokens,
+        ),
+        [load_message(question)],
+    )
+
+
+def _failed(
+    loaded: LoadedAgent, claim: Claim, failure: ThinkFailure, response: ModelResponse | None
+) -> StepRecord:
+    """A failed attempt is a row; the step is tried again later, or the run ends."""
+    attempt = claim.failed_thinks + 1
+    backoff = backoff_for(failure)
+    error = _error(failure.kind, failure.message)
+    if failure.status_code is not None:
+        error["status_code"] = failure.status_code
+    data: dict[str, JsonValue] = {"step": claim.step, "attempt": attempt, "kind": failure.kind}
+    if failure.is_transient and not backoff.is_exhausted(attempt):
+        delay = backoff.delay_seconds(attempt, failure.retry_after_seconds)
+        data["retry_in_seconds"] = round(delay, 3)
+        following = Next(
+            RunStatus.PAUSED,
+            Phase.WAITING_TIMER,
+            resume_phase=Phase.WAITING_MODEL,
+            wake_after_seconds=delay,
+        )
+    else:
+        following = Next.failed("model_failed", {**error, "attempts": attempt})
+    return StepRecord(
+        next=following,
+        kind=StepKind.THINK,
+        reason="model_failed",
+        advances=False,
+        events=[Event("model.failed", data)],
+        model_call=_model_call(loaded, claim, failure.kind, response, error),
+        input_tokens=response.usage.input_tokens if response else 0,
+        output_tokens=response.usage.output_tokens if response else 0,
+        failed_thinks=attempt,
+    )
+
+
+def _model_call(
+    loaded: LoadedAgent,
+    claim: Claim,
+    outcome: str,
+    response: ModelResponse | None,
+    error: dict[str, JsonValue] | None = None,
+) -> ModelCall:
+    has_changed = claim.agent_hash not in (None, loaded.agent_hash)
+    return ModelCall(
+        attempt=claim.failed_thinks + 1,
+        model=loaded.model.model_name,
+        message_count=claim.message_count,
+        outcome=outcome,
+        started_at=claim.step_started_at,
+        input_tokens=response.usage.input_tokens if response else 0,
+        output_tokens=response.usage.output_tokens if response else 0,
+        usage=dict(response.usage.details) or None if response else None,
+        error=error,
+        # The run pinned its versions at its first step; only a later deploy is worth a note.
+        prompt_hash=loaded.prompt_hash if has_changed else None,
+        tools_hash=loaded.tools_hash if has_changed else None,
+    )
+
+
+def _answer_event(claim: Claim, planned: Sequence[PlannedEffect]) -> Event:
+    data: dict[str, JsonValue] = {"step": claim.step}
+    if planned:
+        data["calls"] = [
+            {"call_id": effect.call_id, "tool": effect.tool, "state": effect.state}
+            for effect in planned
+        ]
+    return Event("model.answered", data)
+
+
+def _error(kind: str, message: str) -> dict[str, JsonValue]:
+    return {"kind": str(kind), "message": message}

@@ -1,0 +1,63 @@
+"""A transactional tool call: its writes and the step's commit are one transaction."""
+
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
+
+from celeriac.codec import JsonValue
+from celeriac.secrets import redact
+from celeriac_storage.database import IDLE_IN_TRANSACTION, Database, sqlstate
+from celeriac_storage.steps import Committed, StepRecord
+from celeriac_tasks.acting import Acting, Deed
+
+MAX_TRIES = 5
+_LOST_RACES = {"40001", "40P01"}  # serialization failure, deadlock
+# Our trigger refused a COMMIT, or our savepoint or the whole transaction is gone.
+_ENDED_BY_TOOL = {"CE004", "25P01", "25P02", "3B001"}
+
+
+def commit_with_tool(
+    database: Database, acting: Acting, commit: Callable[[Connection, StepRecord], Committed]
+) -> tuple[Deed, Committed]:
+    """Run the tool and commit the step with what it wrote, or neither.
+
+    A lost race with another transaction is run again from the start. A transaction that the tool
+    itself spoiled is told to the model, in a transaction of its own. Raises `Fenced`,
+    `RequestsChanged` or `DatabaseUnavailable`, with everything rolled back.
+
+    It takes no active place: waiting for one with a connection in hand, while those inside wait for
+    a connection, would be a deadlock.
+    """
+    for tries_left in reversed(range(MAX_TRIES)):
+        try:
+            with database.begin() as connection:
+                deed = acting.transact(connection)
+                return deed, commit(connection, deed.record)
+        except (DBAPIError, InvalidRequestError) as error:
+            if sqlstate(error) in _LOST_RACES and tries_left:
+                continue
+            spoiled = acting.spoiled(_explain(error, acting.tool_name))
+        with database.begin() as connection:
+            return spoiled, commit(connection, spoiled.record)
+    raise AssertionError("the last try returns or raises")
+
+
+def _explain(error: Exception, tool: str) -> dict[str, JsonValue]:
+    state = sqlstate(error)
+    if state in _ENDED_BY_TOOL or isinstance(error, InvalidRequestError):
+        kind = "tool_ended_transaction"
+        message = (
+            f"tool {tool} ended the step's transaction with COMMIT or ROLLBACK; all its writes were "
+            "rolled back. A transactional tool must leave the transaction to the step"
+        )
+    elif state == IDLE_IN_TRANSACTION:
+        kind = "tool_left_transaction_idle"
+        message = (
+            f"tool {tool} left the step's transaction idle for longer than the worker's lease; all "
+            "its writes were rolled back. Do slow work in a tool of its own"
+        )
+    else:
+        kind = "database_error"
+        message = f"{redact(str(getattr(error, 'orig', error))).strip()} (SQLSTATE {state})"
+    return {"kind": kind, "message": message}

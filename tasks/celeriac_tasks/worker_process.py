@@ -1,0 +1,182 @@
+"""What one executing process shares among its steps: connections, agents, conversations, claims."""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+
+from celery import Celery
+from sqlalchemy import Connection
+
+from celeriac.agent import Agent
+from celeriac.codec import JsonValue
+from celeriac.errors import CeleriacError
+from celeriac.ids import RunId, WorkerId, new_worker_id
+from celeriac.secrets import redact
+from celeriac.settings import Settings
+from celeriac_storage import claims, dispatch, starting
+from celeriac_storage.claims import Claim
+from celeriac_storage.database import Database
+from celeriac_storage.lifeline import Lifeline
+from celeriac_storage.steps import StepRecord
+from celeriac_storage.workers import WorkerInfo, application_name
+from celeriac_tasks.broker import Backlog, Broker
+from celeriac_tasks.conversation import ConversationCache
+from celeriac_tasks.gate import Gate
+from celeriac_tasks.heartbeat import Heartbeat
+from celeriac_tasks.loaded_agent import load_agent
+from celeriac_tasks.publisher import Publisher
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerProcess:
+    """One OS process that executes steps. Made after the fork, in the process that runs them.
+
+    `active` bounds how many steps do our own work at once (claim, load, commit, publish). A step
+    that waits for a model or a tool keeps its slot but holds neither an active place nor a
+    connection.
+    """
+
+    def __init__(self, settings: Settings, app: Celery, agents: Mapping[str, Agent]) -> None:
+        assert settings.database_url is not None
+        url = settings.database_url.get_secret_value()
+        direct_url = settings.database_direct_url
+        self.settings = settings
+        self.pid = os.getpid()
+        self.agents = {name: load_agent(agent) for name, agent in agents.items()}
+        self.deadline_seconds = max(agent.step_deadline_seconds for agent in agents.values())
+        self.database = Database(
+            url,
+            application_name=lambda: application_name(self.worker_id),
+            connections=settings.connections,
+            idle_limit_seconds=settings.lease_seconds,
+        )
+        self.publisher = Publisher(app)
+        self._backlog = Backlog(Broker(app), settings.queue_names)
+        self.conversations = ConversationCache()
+        self.gate = Gate()
+        self.active = threading.BoundedSemaphore(settings.active_steps)
+        self.is_draining = False
+        self._lock = threading.Lock()
+        self._held: dict[RunId, Claim] = {}
+        self._heartbeat = Heartbeat(
+            self.database,
+            Lifeline(direct_url.get_secret_value() if direct_url else url),
+            WorkerInfo(
+                worker_id=new_worker_id(),
+                hostname=socket.gethostname(),
+                pid=self.pid,
+                pool=settings.pool,
+                agents=sorted(agents),
+                queues=settings.queue_names,
+            ),
+            settings.lease_seconds,
+        )
+
+    @property
+    def worker_id(self) -> WorkerId:
+        return self._heartbeat.worker.worker_id
+
+    @property
+    def lease_left_seconds(self) -> float:
+        return self._heartbeat.lease_left_seconds
+
+    def start(self) -> None:
+        """Register the agents and this worker. Raises `DatabaseUnavailable`."""
+        with self.database.begin() as connection:
+            for name, loaded in self.agents.items():
+                starting.register_agent(
+                    connection, name, loaded.agent_hash, loaded.agent.definition()
+                )
+        self._heartbeat.start()
+
+    def stop(self) -> None:
+        """Say goodbye; what is still held is handed back."""
+        self.hand_back()
+        self._heartbeat.stop()
+        self.database.close()
+
+    @property
+    def steps_held(self) -> int:
+        """Steps claimed by this process and not yet committed."""
+        return len(self._held)
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._held)
+
+    @contextmanager
+    def holding(self, claim: Claim) -> Iterator[None]:
+        """Remember the claim while its step runs, so that a shutdown can hand it back."""
+        with self._lock:
+            self._held[claim.run_id] = claim
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held.pop(claim.run_id, None)
+
+    def hold(self, claim: Claim) -> None:
+        """The claim has moved on to its run's next step."""
+        with self._lock:
+            self._held[claim.run_id] = claim
+
+    def session(self, record: StepRecord) -> AbstractContextManager[Connection]:
+        """A connection to commit `record` on: in a transaction only if it needs one."""
+        if record.next.releases_thread:
+            return self.database.begin()
+        return self.database.connect()
+
+    def may_keep_claim(self, steps_taken: int) -> bool:
+        """Whether a task that took so many steps may go on with the next one itself."""
+        if self.is_draining:
+            return False
+        allowed = self.settings.steps_per_task
+        return self._backlog.is_empty() if allowed == "auto" else steps_taken < allowed
+
+    def stumble(self, claim: Claim, error: Exception) -> None:
+        """Our own code failed in this step: give it back with a strike, and the third is the last.
+
+        A bug that comes every time must end before a person and not in a loop.
+        """
+        reason: dict[str, JsonValue] = {
+            "kind": type(error).__name__,
+            "message": redact(f"step {claim.step} failed in the worker: {error}"),
+        }
+        try:
+            with self.database.begin() as connection:
+                is_queued = claims.stumble(connection, claim, reason)
+        except CeleriacError as lost:
+            logger.warning("step %s:%s was not given back: %s", claim.run_id, claim.step, lost)
+            return
+        if is_queued:
+            self.publish(claim.run_id, claim.step, claim.queue)
+
+    def hand_back(self) -> None:
+        """Release all claims, so that others take the steps now instead of after our death."""
+        with self._lock:
+            held = list(self._held.values())
+        for claim in held:
+            self.give_back(claim)
+
+    def give_back(self, claim: Claim) -> None:
+        """Release one claim and publish its step; whatever fails, the scheduler will notice."""
+        try:
+            with self.database.connect() as connection:
+                if not claims.release(connection, claim):
+                    return
+            self.publish(claim.run_id, claim.step, claim.queue)
+        except CeleriacError as error:
+            logger.warning("step %s:%s was not handed back: %s", claim.run_id, claim.step, error)
+
+    def publish(self, run_id: RunId, step: int, queue: str) -> None:
+        """Publish a queued step. If the broker is away, leave it to the scheduler, at once."""
+        try:
+            self.publisher.publish(run_id, step, queue)
+        except CeleriacError as error:
+            logger.warning("step %s:%s is left to the scheduler: %s", run_id, step, error)
+            with self.database.connect() as connection:
+                dispatch.mark_unpublished(connection, run_id, step)

@@ -1,0 +1,233 @@
+"""An OpenAI-compatible server on loopback that fails as real providers do, for tests.
+
+    with ProviderServer([Reply.rate_limited("2"), Reply.text("hello")]) as server:
+        model = server.model()
+
+Each request takes the next reply; when there is none left, the last one is given again. What came
+in is kept in `server.requests`; `connections` and `most_at_once` tell how connections were used.
+"""
+
+import json
+import socket
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the server does with one request."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    cut_at: int | None = None  # close the connection after this many bytes of the body
+    close_at_once: bool = False  # close it without a word
+    hang_seconds: float = 0.0  # say nothing for so long, or until the server stops
+    delay_seconds: float = 0.0  # then answer
+
+    @classmethod
+    def text(cls, text: str, *, finish_reason: str = "stop", delay_seconds: float = 0.0) -> Self:
+        message = {"role": "assistant", "content": text}
+        return cls(body=_completion(message, finish_reason), delay_seconds=delay_seconds)
+
+    @classmethod
+    def tool_call(cls, tool: str, arguments: str, call_id: str = "call_0") -> Self:
+        """`arguments` is sent as it is, so it may be malformed."""
+        function = {"name": tool, "arguments": arguments}
+        calls = [{"id": call_id, "type": "function", "function": function}]
+        message = {"role": "assistant", "content": None, "tool_calls": calls}
+        return cls(body=_completion(message, "tool_calls"))
+
+    @classmethod
+    def error(
+        cls,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        kind: str = "error",
+        headers: dict[str, str] | None = None,
+    ) -> Self:
+        error = {"message": message, "type": kind, "param": None, "code": code}
+        return cls(status=status, body=json.dumps({"error": error}).encode(), headers=headers or {})
+
+    @classmethod
+    def rate_limited(cls, retry_after: str | None = None) -> Self:
+        headers = {} if retry_after is None else {"Retry-After": retry_after}
+        return cls.error(429, "Rate limit reached", code="rate_limit_exceeded", headers=headers)
+
+    @classmethod
+    def context_too_long(cls) -> Self:
+        return cls.error(
+            400,
+            "This model's maximum context length is 8192 tokens.",
+            code="context_length_exceeded",
+            kind="invalid_request_error",
+        )
+
+    @classmethod
+    def half_a_body(cls) -> Self:
+        body = _completion({"role": "assistant", "content": "never seen whole"}, "stop")
+        return cls(body=body, cut_at=len(body) // 2)
+
+    @classmethod
+    def no_json(cls) -> Self:
+        return cls(body=b"<html>Bad gateway</html>")
+
+    @classmethod
+    def no_choices(cls) -> Self:
+        return cls(body=json.dumps(_envelope([])).encode())
+
+    @classmethod
+    def closed_at_once(cls) -> Self:
+        return cls(close_at_once=True)
+
+    @classmethod
+    def hanging(cls, seconds: float = 60.0) -> Self:
+        return cls(hang_seconds=seconds)
+
+
+class ProviderServer:
+    """The server, in threads of its own, listening while it is entered."""
+
+    def __init__(self, replies: Sequence[Reply]) -> None:
+        self.requests: list[dict[str, Any]] = []  # the JSON bodies, in the order of arrival
+        self.connections = 0  # accepted so far
+        self.most_at_once = 0  # requests in work at the same time
+        self._replies = list(replies)
+        self._at_once = 0
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._left = threading.Condition(self._lock)
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.provider = self
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def model(self) -> OpenAIChatModel:
+        """A model with connections of its own to this server."""
+        provider = OpenAIProvider(base_url=self.url, api_key="sk-test-0123456789abcdef")
+        return OpenAIChatModel("gpt-test", provider=provider)
+
+    def wait_until_idle(self, timeout_seconds: float = 5.0) -> bool:
+        """Whether no request is being worked on, after at most so long."""
+        with self._left:
+            return self._left.wait_for(lambda: self._at_once == 0, timeout_seconds)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def connected(self) -> None:
+        with self._lock:
+            self.connections += 1
+
+    def arrived(self, request: dict[str, Any]) -> Reply:
+        with self._lock:
+            reply = self._replies[min(len(self.requests), len(self._replies) - 1)]
+            self.requests.append(request)
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        return reply
+
+    def left(self) -> None:
+        with self._left:
+            self._at_once -= 1
+            self._left.notify_all()
+
+    def wait(self, seconds: float, connection: socket.socket) -> bool:
+        """Wait so long, unless the server stops or the client hangs up; whether to answer then."""
+        waited = 0.0
+        while waited < seconds and not self._stopping.is_set():
+            connection.settimeout(0.02)
+            try:
+                if connection.recv(1, socket.MSG_PEEK) == b"":
+                    return False
+            except TimeoutError:
+                pass
+            waited += 0.02
+        connection.settimeout(None)
+        return not self._stopping.is_set()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True  # an idle keep-alive connection must not hold up the end of a test
+    provider: ProviderServer
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # so that connections are kept
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.provider.connected()
+
+    def do_POST(self) -> None:
+        length = int(self.headers["Content-Length"])
+        reply = self.server.provider.arrived(json.loads(self.rfile.read(length)))
+        try:
+            self._answer(reply)
+        except OSError:
+            self.close_connection = True  # the client gave up, as it is meant to in some tests
+        finally:
+            self.server.provider.left()
+
+    def _answer(self, reply: Reply) -> None:
+        silence = reply.hang_seconds + reply.delay_seconds
+        if silence and not self.server.provider.wait(silence, self.connection):
+            self.close_connection = True
+            return
+        if reply.close_at_once or reply.hang_seconds:
+            self.close_connection = True
+            return
+        self.send_response(reply.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(reply.body)))
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(reply.body[: reply.cut_at])
+        if reply.cut_at is not None:
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def _completion(message: dict[str, Any], finish_reason: str) -> bytes:
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
+    return json.dumps(_envelope([choice])).encode()
+
+
+def _envelope(choices: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "id": "chatcmpl-0123456789",
+        "object": "chat.completion",
+        "created": 1_700_000_000,
+        "model": "gpt-test-2026",
+        "choices": choices,
+        "usage": {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18},
+    }
