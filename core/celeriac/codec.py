@@ -115,7 +115,8 @@ def loads_strict(text: str | bytes) -> JsonValue:
     Refuses what a lenient reader would change silently: a key that stands twice in one object,
     NaN and Infinity, a number beyond the range of a float (`1e400`), and what `dumps` could not
     store as it is: an int of more than `MAX_INTEGER_DIGITS`, nesting deeper than `MAX_DEPTH`.
-    A decimal fraction becomes the nearest float. The message says where, as a JSON pointer (RFC 6901) or as line and column.
+    A decimal fraction becomes the nearest float. The message says where, as a JSON pointer
+    (RFC 6901) or as line and column.
     """
     try:
         if isinstance(text, bytes):

@@ -3,6 +3,7 @@
     CeleriacError
     ├── InvalidInput            the caller's words cannot be used; nothing was written
     │   ├── InvalidAgent        an Agent or tool that cannot be registered
+    │   ├── InvalidArguments    what the model or an editor gave a tool; nothing was executed
     │   ├── UnknownAgent
     │   ├── UnknownRun
     │   └── UnknownCall
@@ -15,6 +16,7 @@
     │   ├── DatabaseUnavailable
     │   └── BrokerUnavailable
     ├── SchemaMismatch          the database is not migrated, or is newer than this code
+    ├── NoConnection            a tool asked for a connection that its effect does not give it
     └── ToolError               raised by a tool: it failed and certainly changed nothing
 
 A message says what happened and with which values, why, and what to do now.
@@ -31,6 +33,10 @@ class InvalidInput(CeleriacError):
 
 class InvalidAgent(InvalidInput):
     """An agent or a tool contradicts itself, so that it cannot be registered."""
+
+
+class InvalidArguments(InvalidInput):
+    """A tool cannot take these arguments. The model reads the message; nothing was executed."""
 
 
 class UnknownAgent(InvalidInput):
@@ -79,6 +85,13 @@ class BrokerUnavailable(Unavailable):
 
 class SchemaMismatch(CeleriacError):
     """The database's schema is older or newer than this code expects."""
+
+
+class NoConnection(CeleriacError):
+    """`ctx.connection` was read in a tool that does not declare `effect="transactional"`.
+
+    Not a ToolError: the tool may have changed something before it asked.
+    """
 
 
 class ToolError(CeleriacError):

@@ -57,6 +57,14 @@ def call_id(step: int, index: int) -> CallId:
     return CallId(f"{step}.{index}")
 
 
+def effect_key(tenant_id: str, run_id: str, call_id: str) -> str:
+    """The idempotency key of a tool call: the same at each attempt, and no other call's, anywhere.
+
+    Never of the arguments: two intended identical calls are two effects.
+    """
+    return f"{tenant_id}:{run_id}:{call_id}"  # no id contains a colon
+
+
 def checked_id(value: str, what: str) -> str:
     """Return `value`, or raise `InvalidInput` if it cannot be the id of a `what`."""
     if not _ID.fullmatch(value):

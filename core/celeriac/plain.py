@@ -19,6 +19,7 @@ import pydantic_core
 from celeriac.secrets import redact
 
 MAX_DESCRIPTION_CHARACTERS = 200  # of the repr of a value that JSON does not know
+MAX_TYPE_NAME_CHARACTERS = 80  # before it; a class made at run time may have any name
 
 _MEMORY_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+| with id=\d+")
 
@@ -82,11 +83,11 @@ def description(value: object) -> str:
         about = redact(_MEMORY_ADDRESS.sub("", repr(value)))
     except Exception as error:
         about = f"its repr raises {type(error).__name__}"
-    if len(about) > MAX_DESCRIPTION_CHARACTERS:
-        about = about[:MAX_DESCRIPTION_CHARACTERS] + "…"
     return unserialisable(value, about)
 
 
 def unserialisable(value: object, about: str) -> str:
     """What stands where `value` cannot."""
-    return f"[unserialisable {type(value).__qualname__}: {about}]"
+    if len(about) > MAX_DESCRIPTION_CHARACTERS:
+        about = about[:MAX_DESCRIPTION_CHARACTERS] + "…"
+    return f"[unserialisable {type(value).__name__[:MAX_TYPE_NAME_CHARACTERS]}: {about}]"

@@ -119,6 +119,8 @@ def _told(error: ValidationError) -> Iterator[tuple[list[str | int], str]]:
         case "type" | "enum" | "const" as keyword:
             yield [], f"{shown(value)} is not {_expectation({keyword: expected})}"
         case keyword if keyword in _SENTENCES:
+            if isinstance(expected, float) and expected.is_integer():
+                expected = int(expected)
             yield [], _SENTENCES[keyword].format(value=shown(value), expected=expected)
         case _:
             yield [], error.message

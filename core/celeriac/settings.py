@@ -19,57 +19,74 @@ class Settings(BaseSettings):
     )
 
     database_url: SecretStr | None = Field(
-        None, description="PostgreSQL 15 or later, as postgresql://user:password@host:port/name"
+        default=None,
+        description="PostgreSQL 15 or later, as postgresql://user:password@host:port/name",
     )
     database_direct_url: SecretStr | None = Field(
-        None,
+        default=None,
         description="the same database past a connection pooler, for the lifelines: advisory locks "
         "do not survive a pooler in transaction mode",
     )
     broker_url: SecretStr | None = Field(
-        None, description="redis://host:port/number or amqp://user:password@host:port/vhost"
+        default=None, description="redis://host:port/number or amqp://user:password@host:port/vhost"
     )
-    agents: str = Field("", description="modules or .py files that hold agents, comma-separated")
-    queues: str = Field("celeriac", description="queues a worker serves, comma-separated")
+    agents: str = Field(
+        default="", description="modules or .py files that hold agents, comma-separated"
+    )
+    queues: str = Field(default="celeriac", description="queues a worker serves, comma-separated")
 
-    pool: Pool = Field("threads", description="how a worker runs many steps at once")
+    pool: Pool = Field(default="threads", description="how a worker runs many steps at once")
     slots: int = Field(
-        64, ge=1, le=4096, description="steps a worker holds at once, most of them waiting"
+        default=64, ge=1, le=4096, description="steps a worker holds at once, most of them waiting"
     )
     active_steps: int = Field(
-        4,
+        default=4,
         ge=1,
         le=64,
         description="steps that claim, load and commit at once; more only fight for the "
         "interpreter lock (8 were slower than 4)",
     )
     connections: int = Field(
-        12, ge=2, le=256, description="database connections of one worker process at most"
+        default=12, ge=2, le=256, description="database connections of one worker process at most"
     )
     steps_per_task: int | Literal["auto"] = Field(
-        1,
+        default=1,
         description="steps that one task may take in a row, each fully committed; auto: as long as "
         "nothing else waits",
     )
     task_events: bool = Field(
-        True, description="send Celery's task events, which Flower shows; costs throughput"
+        default=True, description="send Celery's task events, which Flower shows; costs throughput"
     )
 
     lease_seconds: float = Field(
-        10.0, ge=1.0, le=3600.0, description="how long a silent worker is believed to be alive"
+        default=10.0,
+        ge=1.0,
+        le=3600.0,
+        description="how long a silent worker is believed to be alive",
     )
     tick_seconds: float = Field(
-        0.05, ge=0.01, le=5.0, description="how often the scheduler looks for missing lifelines"
+        default=0.05,
+        ge=0.01,
+        le=5.0,
+        description="how often the scheduler looks for missing lifelines",
     )
-    leadership_seconds: float = Field(2.0, ge=0.5, le=60.0, description="one scheduler's term")
+    leadership_seconds: float = Field(
+        default=2.0, ge=0.5, le=60.0, description="one scheduler's term"
+    )
     redispatch_seconds: float = Field(
-        1.0, ge=0.1, le=600.0, description="first wait before a step is published again; doubles"
+        default=1.0,
+        ge=0.1,
+        le=600.0,
+        description="first wait before a step is published again; doubles",
     )
     redispatch_cap_seconds: float = Field(
-        60.0, ge=0.1, le=86400.0, description="longest wait before a step is published again"
+        default=60.0,
+        ge=0.1,
+        le=86400.0,
+        description="longest wait before a step is published again",
     )
     grace_seconds: float = Field(
-        20.0,
+        default=20.0,
         ge=0.0,
         le=3600.0,
         description="after SIGTERM: how long steps in flight may finish before they are handed back",

@@ -77,9 +77,7 @@ RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     ),
     RunStatus.RUNNING: frozenset(set(RunStatus) - {RunStatus.RUNNING}),
     RunStatus.PAUSED: frozenset({RunStatus.QUEUED, RunStatus.CANCELLED}),
-    RunStatus.NEEDS_ATTENTION: frozenset(
-        {RunStatus.QUEUED, RunStatus.FAILED, RunStatus.CANCELLED}
-    ),
+    RunStatus.NEEDS_ATTENTION: frozenset({RunStatus.QUEUED, RunStatus.FAILED, RunStatus.CANCELLED}),
     RunStatus.COMPLETED: frozenset(),
     RunStatus.FAILED: frozenset(),
     RunStatus.CANCELLED: frozenset(),

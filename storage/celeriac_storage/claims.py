@@ -222,9 +222,7 @@ def refusal(connection: Connection, claim: Claim) -> Exception:
     status, step, token, request_version, is_cancel_requested = row
     if (step, token) == (claim.step, UUID(claim.token)):
         return RequestsChanged(
-            replace(
-                claim, request_version=request_version, is_cancel_requested=is_cancel_requested
-            )
+            replace(claim, request_version=request_version, is_cancel_requested=is_cancel_requested)
         )
     return Fenced(
         f"run {claim.run_id}: this worker's claim of step {claim.step} (epoch {claim.epoch}) is "

@@ -22,7 +22,7 @@ IDLE_IN_TRANSACTION = "25P03"
 
 # A peer that vanished without a reset must not hold a step: the kernel gives up after about five
 # seconds, whether we wait for an answer (user timeout) or are idle (keepalive).
-TCP_OPTIONS = {
+TCP_OPTIONS: dict[str, Any] = {
     "keepalives": "1",
     "keepalives_idle": "3",
     "keepalives_interval": "1",
@@ -159,9 +159,13 @@ def is_connection_loss(error: BaseException) -> bool:
 def ends_transaction(error: BaseException) -> bool:
     """Whether the whole transaction is lost with this error, so that no savepoint can go on."""
     state = sqlstate(error)
-    return is_connection_loss(error) or state == IDLE_IN_TRANSACTION or (
-        # 40: rolled back (lost race, deadlock). 25: no transaction, or a failed one. CE: ours.
-        state is not None and state.startswith(("40", "25", "3B", "CE"))
+    return (
+        is_connection_loss(error)
+        or state == IDLE_IN_TRANSACTION
+        or (
+            # 40: rolled back (lost race, deadlock). 25: no transaction, or a failed one. CE: ours.
+            state is not None and state.startswith(("40", "25", "3B", "CE"))
+        )
     )
 
 

@@ -38,6 +38,7 @@ class NewRun:
     tenant_id: TenantId = DEFAULT_TENANT
     queue: str = DEFAULT_QUEUE
     on_busy: OnBusy = "wait"
+    is_published: bool = False  # the caller publishes it right after the commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ def start(connection: Connection, new: NewRun) -> Started:
 
     The run is `queued`, or `paused` because its thread is busy or no live worker has the agent.
     Raises `RunExists` (the run there is left as it is), `WrongOwner` or `ThreadBusy`; the
-    transaction must then be rolled back. The caller publishes a queued run after the commit, or a
-    scheduler does: `pg_notify` tells it at that very moment.
+    transaction must then be rolled back. A queued run is published by the caller, right after the
+    commit, if `new` promises so; else a scheduler does, and `pg_notify` tells it at that very moment.
     """
     position = _take_thread_position(connection, new)
     paused_for = _reason_to_wait(connection, new)
@@ -61,10 +62,12 @@ def start(connection: Connection, new: NewRun) -> Started:
         WITH run AS (
             INSERT INTO celeriac.runs (run_id, tenant_id, user_id, thread_id, thread_position,
                 root_run_id, agent, status, phase, resume_phase, queue, limits, input,
-                message_count, last_event_seq)
+                published_at, publish_count, message_count, last_event_seq)
             VALUES (%(run_id)s, %(tenant_id)s, %(user_id)s, %(thread_id)s, %(position)s,
                 %(run_id)s, %(agent)s, %(status)s, %(phase)s, %(resume_phase)s, %(queue)s,
-                %(limits)s::jsonb, %(input)s::jsonb, 1, %(events)s)
+                %(limits)s::jsonb, %(input)s::jsonb,
+                CASE WHEN %(is_published)s THEN clock_timestamp() END, %(is_published)s::int, 1,
+                %(events)s)
             ON CONFLICT (run_id) DO NOTHING
             RETURNING run_id
         ), message AS (
@@ -79,7 +82,7 @@ def start(connection: Connection, new: NewRun) -> Started:
             SELECT run_id, 2, 'run.paused', %(paused)s::jsonb FROM run
                 WHERE %(status)s = 'paused'
         )
-        SELECT pg_notify('celeriac_started', '') FROM run
+        SELECT CASE WHEN NOT %(is_published)s THEN pg_notify('celeriac_started', '') END FROM run
         """,
         {
             "run_id": new.run_id,
@@ -94,6 +97,7 @@ def start(connection: Connection, new: NewRun) -> Started:
             "queue": new.queue,
             "limits": dumps(new.limits),
             "input": dumps(new.input),
+            "is_published": new.is_published and paused_for is None,
             "events": 1 if paused_for is None else 2,
             "message": dumps(new.user_message),
             "created": dumps({"agent": new.agent, "thread_id": new.thread_id}),

@@ -4,13 +4,14 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic_ai.messages import ModelMessage
 from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.context import ToolContext
-from celeriac.ids import CallId
+from celeriac.ids import CallId, effect_key
 from celeriac.messages import results_message
 from celeriac.states import EffectKind, EffectState, Phase, StepKind
 from celeriac.testpoints import reach
@@ -179,7 +180,7 @@ class Acting:
         return outcome
 
     def _context(
-        self, effect: Effect, tool: Tool, connection: Connection | None = None
+        self, effect: Effect, tool: Tool[..., Any], connection: Connection | None = None
     ) -> ToolContext:
         claim = self._claim
         return ToolContext(
@@ -190,9 +191,10 @@ class Acting:
             tenant_id=claim.tenant_id,
             step=claim.step,
             call_id=effect.call_id,
+            idempotency_key=effect_key(claim.tenant_id, claim.run_id, effect.call_id),
             attempt=effect.attempt + 1,
-            on_progress=lambda text: self._note_progress(effect, text),
-            transaction=connection,
+            _connection=connection,
+            _report=lambda text: self._note_progress(effect, text),
         )
 
     def _note_progress(self, effect: Effect, text: str) -> None:
@@ -212,9 +214,7 @@ class Acting:
                 outcome.result,
                 self._artifact(outcome.result, connection),
             )
-        return SettledEffect(
-            effect.call_id, effect.state, EffectState.FAILED, error=outcome.error
-        )
+        return SettledEffect(effect.call_id, effect.state, EffectState.FAILED, error=outcome.error)
 
     def _artifact(self, result: JsonValue, connection: Connection | None) -> bytes | None:
         text = dumps(result)
@@ -234,7 +234,9 @@ class Acting:
                     effect.call_id,
                     effect.provider_call_id,
                     effect.tool,
-                    outcomes[effect.call_id].result if effect.call_id in outcomes else effect.result,
+                    outcomes[effect.call_id].result
+                    if effect.call_id in outcomes
+                    else effect.result,
                     outcomes[effect.call_id].error if effect.call_id in outcomes else effect.error,
                 )
             )

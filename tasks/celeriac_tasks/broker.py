@@ -22,15 +22,16 @@ class Broker:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
+        self._connections: Any = app.pool  # its stub takes it for a pool of producers
 
     def queue_length(self, queue: str) -> int:
         """Messages that wait in the queue, not counting those that workers hold already."""
         try:
-            with self._app.pool.acquire(block=True, timeout=5) as connection:
+            with self._connections.acquire(block=True, timeout=5) as connection:
                 channel = connection.default_channel
                 if connection.transport.driver_type == "redis":
                     return int(channel.client.llen(queue))
-                declared = make_queue(queue).bind(channel).queue_declare()
+                declared: Any = make_queue(queue).bind(channel).queue_declare()
                 return int(declared.message_count)
         except (OperationalError, redis.RedisError, OSError) as error:
             raise broker_unavailable(self._app, error) from error
@@ -41,7 +42,7 @@ class Broker:
         None for a broker that cannot tell; there only the rows' age shows what was lost.
         """
         try:
-            with self._app.pool.acquire(block=True, timeout=5) as connection:
+            with self._connections.acquire(block=True, timeout=5) as connection:
                 if connection.transport.driver_type != "redis":
                     return None
                 client: Any = connection.default_channel.client

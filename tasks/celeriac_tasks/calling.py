@@ -9,9 +9,9 @@ from typing import Any
 from celeriac import model_loop
 from celeriac.codec import JsonValue, stored_form
 from celeriac.context import ToolContext
-from celeriac.errors import ToolError
+from celeriac.errors import InvalidArguments, ToolError
 from celeriac.secrets import redact
-from celeriac.tools import InvalidArguments, Tool
+from celeriac.tools import Tool
 from celeriac_storage.database import ends_transaction
 
 MAX_ERROR_CHARACTERS = 2000
@@ -35,7 +35,7 @@ class Raised:
 Outcome = Returned | Raised
 
 
-def call_in_time(tool: Tool, context: ToolContext, arguments: JsonValue) -> Outcome:
+def call_in_time(tool: Tool[..., Any], context: ToolContext, arguments: JsonValue) -> Outcome:
     """Call the tool and wait at most `tool.timeout_seconds`.
 
     An `async def` tool is cancelled at its deadline. A plain one cannot be: its thread is left
@@ -44,32 +44,36 @@ def call_in_time(tool: Tool, context: ToolContext, arguments: JsonValue) -> Outc
     if tool.is_async:
         return _sorted(
             lambda: model_loop.run(
-                tool.function(**_arguments(tool, context, arguments)),
+                tool.function(**tool.call_arguments(arguments, context)),
                 timeout_seconds=tool.timeout_seconds,
             ),
             tool,
         )
     return _sorted(
         lambda: _run_in_thread(
-            lambda: tool.function(**_arguments(tool, context, arguments)), tool
+            lambda: tool.function(**tool.call_arguments(arguments, context)), tool
         ),
         tool,
     )
 
 
-def call_here(tool: Tool, context: ToolContext, arguments: JsonValue) -> Outcome:
+def call_here(tool: Tool[..., Any], context: ToolContext, arguments: JsonValue) -> Outcome:
     """Call the tool in this thread, which owns the step's transaction.
 
     An error that took the whole transaction with it is raised as it is; one that a savepoint can
     undo is the tool's own and told to the model.
     """
     return _sorted(
-        lambda: tool.function(**_arguments(tool, context, arguments)), tool, passes=ends_transaction
+        lambda: tool.function(**tool.call_arguments(arguments, context)),
+        tool,
+        passes=ends_transaction,
     )
 
 
 def _sorted(
-    call: Callable[[], Any], tool: Tool, passes: Callable[[Exception], bool] = lambda _: False
+    call: Callable[[], Any],
+    tool: Tool[..., Any],
+    passes: Callable[[Exception], bool] = lambda _: False,
 ) -> Outcome:
     try:
         return Returned(stored_form(call()))
@@ -86,14 +90,7 @@ def _sorted(
         return Raised(_error(type(error).__name__, str(error)), is_definite=False)
 
 
-def _arguments(tool: Tool, context: ToolContext, arguments: JsonValue) -> dict[str, Any]:
-    keywords = tool.call_arguments(arguments)
-    if tool.context_parameter is not None:
-        keywords[tool.context_parameter] = context
-    return keywords
-
-
-def _run_in_thread(call: Callable[[], Any], tool: Tool) -> Any:
+def _run_in_thread(call: Callable[[], Any], tool: Tool[..., Any]) -> Any:
     future: Future[Any] = Future()
 
     def run() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic_ai.models import Model
 from pydantic_ai.tools import ToolDefinition
@@ -15,7 +16,7 @@ from celeriac.tools import Tool
 class LoadedAgent:
     agent: Agent
     model: Model
-    tools: Mapping[str, Tool]
+    tools: Mapping[str, Tool[..., Any]]
     definitions: Sequence[ToolDefinition]
     agent_hash: str
     tools_hash: str

@@ -239,9 +239,7 @@ class _Step:
 
     def _commit_once(self, connection: Connection, record: StepRecord) -> Committed:
         self._record = record
-        return commit(
-            connection, self._claim, record, keep_claim_seconds=self._keep_claim_seconds
-        )
+        return commit(connection, self._claim, record, keep_claim_seconds=self._keep_claim_seconds)
 
     def _adopted(self, record: StepRecord) -> StepRecord:
         """`record` as the run's row allows it now: versions pinned once, a cancel heeded.

@@ -40,7 +40,7 @@ class StepTask:
         self._agents = agents
         self._process: WorkerProcess | None = None
         self._watchdog: Watchdog | None = None
-        app.task(self._step, name=STEP_TASK, acks_late=True, ignore_result=True, shared=False)
+        app.task(name=STEP_TASK, acks_late=True, ignore_result=True, shared=False)(self._step)
         signals.worker_init.connect(self._worker_init, weak=False)
         signals.worker_process_init.connect(self._worker_process_init, weak=False)
         signals.worker_shutting_down.connect(self._worker_shutting_down, weak=False)
@@ -73,17 +73,24 @@ class StepTask:
             signal.signal(signal.SIGTERM, lambda *_: self._drain(0.0))
 
     def _start(self) -> None:
-        """Register, however long the database is away."""
+        """Register, however long the database is away. Ends the process if it cannot work."""
+        try:
+            self._process = self._registered()
+        except Exception as error:
+            # Celery logs and forgets what a signal handler raises: the worker would look healthy.
+            logger.exception("this worker cannot execute steps")
+            raise SystemExit(1) from error
+        logger.info("worker %s executes steps", self._process.worker_id)
+
+    def _registered(self) -> WorkerProcess:
         process = WorkerProcess(self._settings, self._app, self._agents)
         while True:
             try:
                 process.start()
-                break
+                return process
             except DatabaseUnavailable as error:
                 logger.warning("%s; trying again", error)
                 time.sleep(START_RETRY_SECONDS)
-        self._process = process
-        logger.info("worker %s executes steps", process.worker_id)
 
     def _worker_shutting_down(self, **_: Any) -> None:
         if self._process is not None:

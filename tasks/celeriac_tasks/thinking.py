@@ -1,13 +1,15 @@
 """The think transition: ask the model, and turn what it says into a step record."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 
 from celeriac import model_loop, models
 from celeriac.backoff import backoff_for
 from celeriac.codec import JsonValue
+from celeriac.errors import InvalidArguments
 from celeriac.ids import call_id
 from celeriac.limits import Limits
 from celeriac.messages import dump_message, load_message, question_message
@@ -15,7 +17,7 @@ from celeriac.scripted import ScriptedModel
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
 from celeriac.think_failure import ThinkFailure, ThinkFailureKind, check_response, classify
-from celeriac.tools import InvalidArguments, parse_arguments
+from celeriac.tools import Tool, parse_arguments
 from celeriac_storage.claims import Claim
 from celeriac_storage.steps import (
     Event,
@@ -130,15 +132,11 @@ def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Tho
     )
 
 
-def _plan(
-    loaded: LoadedAgent, step: int, calls: Sequence[ToolCallPart]
-) -> list[PlannedEffect]:
+def _plan(loaded: LoadedAgent, step: int, calls: Sequence[ToolCallPart]) -> list[PlannedEffect]:
     return [_planned_call(loaded, step, index, call) for index, call in enumerate(calls)]
 
 
-def _planned_call(
-    loaded: LoadedAgent, step: int, index: int, call: ToolCallPart
-) -> PlannedEffect:
+def _planned_call(loaded: LoadedAgent, step: int, index: int, call: ToolCallPart) -> PlannedEffect:
     tool = loaded.tools.get(call.tool_name)
     identity = (call_id(step, index), index, call.tool_call_id, call.tool_name)
     if tool is None:
@@ -152,7 +150,7 @@ def _planned_call(
             _error("unknown_tool", f"there is no tool {call.tool_name!r}; the tools are: {known}"),
         )
     try:
-        arguments = tool.validate(parse_arguments(call.args)).canonical
+        arguments = tool.validate(parse_arguments(call.args))
     except InvalidArguments as error:
         return PlannedEffect(
             *identity,
@@ -162,9 +160,12 @@ def _planned_call(
             EffectState.INVALID,
             _error("invalid_arguments", str(error)),
         )
-    return PlannedEffect(
-        *identity, tool.version, tool.effect, arguments, flags=tool.flags.to_json() or None
-    )
+    return PlannedEffect(*identity, tool.version, tool.effect, arguments, flags=_flags(tool))
+
+
+def _flags(tool: Tool[..., Any]) -> dict[str, JsonValue] | None:
+    """The flags that are set, which is mostly none."""
+    return {name: True for name, is_set in asdict(tool.flags).items() if is_set} or None
 
 
 def _as_sent(call: ToolCallPart) -> JsonValue:

@@ -31,9 +31,7 @@ SILENCE_SECONDS = 30.0
 class Watchdog:
     """A thread that ends the process when it is silent for too long with messages waiting."""
 
-    def __init__(
-        self, process: "WorkerProcess", app: Celery, slots: Callable[[], int]
-    ) -> None:
+    def __init__(self, process: "WorkerProcess", app: Celery, slots: Callable[[], int]) -> None:
         self._process = process
         self._broker = Broker(app)
         self._slots = slots

@@ -27,7 +27,7 @@ def run_worker(
     check_schema(database)
     database.close()
     Publisher(app).warm()
-    app.pool.force_close_all()  # nothing of ours may be open when prefork forks
+    app.close()  # nothing of ours may be open when prefork forks
     StepTask(app, settings, agents)
     worker = app.Worker(
         hostname=f"celeriac-{os.getpid()}@{socket.gethostname()}",

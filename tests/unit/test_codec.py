@@ -131,7 +131,7 @@ class Endless:
         self.tolist = lambda: self
 
 
-Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024  the untyped kind is one to save too
+Point = namedtuple("Point", ["x", "y"])
 
 # ----------------------------------------------------------------------------- strategies
 
@@ -158,7 +158,7 @@ JSON_VALUES = st.recursive(
 HASHABLE = st.one_of(
     JSON_SCALARS,
     st.floats(),
-    st.decimals(),
+    st.decimals(allow_nan=False),
     st.binary(max_size=4),
     st.dates(),
     st.uuids(),
@@ -178,7 +178,8 @@ ANYTHING = st.recursive(
         st.builds(BrokenMapping, st.dictionaries(HARD_TEXT, st.integers(), max_size=2)),
         st.builds(Endless),
         st.builds(lambda: (n for n in [1])),
-        st.just(10**5000),
+        st.builds(lambda: 10**5000),
+        st.sampled_from([Decimal("NaN"), Decimal("sNaN")]),
         st.sampled_from([int, print, NotImplemented, ..., sys]),
     ),
     lambda inner: st.one_of(
@@ -264,7 +265,6 @@ def test_the_order_of_keys_is_the_one_jsonb_prints(jsonb: Jsonb) -> None:
         (Path("a") / "b", '"a/b"'),
         ([Colour.RED, Size.SMALL, Word.YES], '["red",1,"yes"]'),
         (Order("A-1", Decimal("1.10")), '{"amount":"1.10","order_id":"A-1"}'),
-        (Refund(amount=Decimal(1), at=dt.datetime(2025, 1, 2)).model_dump, None),
         (
             Refund(amount=Decimal(1), at=dt.datetime(2025, 1, 2)),
             '{"at":"2025-01-02T00:00:00","proof":null,"amount":"1"}',
@@ -285,11 +285,8 @@ def test_the_order_of_keys_is_the_one_jsonb_prints(jsonb: Jsonb) -> None:
         ([], "[]"),
     ],
 )
-def test_a_value_has_one_text(value: object, text: str | None) -> None:
-    if text is None:
-        assert loads(dumps(value)) == loads(dumps(value))
-    else:
-        assert dumps(value) == text
+def test_a_value_has_one_text(value: object, text: str) -> None:
+    assert dumps(value) == text
 
 
 def test_the_same_dict_in_another_order_has_the_same_text() -> None:
@@ -299,22 +296,18 @@ def test_the_same_dict_in_another_order_has_the_same_text() -> None:
 @pytest.mark.parametrize(
     ("value", "stored"),
     [
-        ({1: "a", None: "b", True: "c"}, {"1": "c", "null": "b"}),  # to Python, 1 == True
+        ({2: "a", None: "b", True: "c"}, {"2": "a", "null": "b", "true": "c"}),
         ({1.5: "a", (1, 2): "b", b"?": "c"}, {"1.5": "a", "[1,2]": "b", "Pw==": "c"}),
         ({Colour.RED: 1, Word.YES: 2}, {"red": 1, "yes": 2}),
         ({dt.date(2025, 1, 2): 1}, {"2025-01-02": 1}),
-        ({1: "int", "1": "str", b"?": 3, "Pw==": 4}, {"1": "str", "1 (2)": "int"} | {"Pw==": 4}),
+        ({1: "int", "1": "str"}, {"1": "str", "1 (2)": "int"}),
         ({math.inf: 1, "Infinity": 2}, {"Infinity": 2, "Infinity (2)": 1}),
     ],
 )
 def test_keys_become_strings_and_none_is_lost(
     value: dict[Any, object], stored: dict[str, JsonValue]
 ) -> None:
-    read = stored_form(value)
-
-    assert isinstance(read, dict)
-    assert read.items() >= stored.items()
-    assert len(read) == len(value)
+    assert stored_form(value) == stored
 
 
 def test_keys_that_collide_get_the_same_names_in_either_order() -> None:
@@ -371,7 +364,7 @@ def test_saving_works_close_to_the_end_of_the_stack() -> None:
 
     text = dumps_below(sys.getrecursionlimit() - len(inspect.stack(0)) - 100)
 
-    assert text.startswith('"[unserialisable list: [[[')
+    assert text == '"[unserialisable list: its repr raises RecursionError]"'
 
 
 def test_an_int_that_cannot_be_read_back_is_described(jsonb: Jsonb) -> None:
@@ -404,9 +397,9 @@ def test_a_description_is_bounded_and_its_secrets_are_not_cut_in_half() -> None:
         def __repr__(self) -> str:
             return "x" * (MAX_DESCRIPTION_CHARACTERS - 12) + "hunter2hunter2hunter2" + "y" * 10**6
 
-    text = dumps(Large())
+    text = dumps([Large(), type("L" * 10_000, (Large,), {})()])
 
-    assert len(text) < MAX_DESCRIPTION_CHARACTERS + 100
+    assert len(text) < 2 * (MAX_DESCRIPTION_CHARACTERS + 120)
     assert "hunter2" not in text
 
 

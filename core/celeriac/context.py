@@ -1,0 +1,68 @@
+"""What a tool gets to know about the call that it serves, and the connection it may write through."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from celeriac.errors import NoConnection
+from celeriac.ids import CallId, RunId, TenantId, ThreadId, UserId
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+MAX_PROGRESS_CHARACTERS = 500
+
+
+def _ignore(text: str) -> None:
+    """Where progress goes that nobody watches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolContext:
+    """Given to a tool that has a parameter of this type. Valid during the call only.
+
+    A step makes it; the fields with an underscore are for it, and for tests of a tool.
+    """
+
+    tool: str
+    run_id: RunId
+    thread_id: ThreadId
+    user_id: UserId
+    tenant_id: TenantId
+    step: int
+    call_id: CallId
+    idempotency_key: str
+    """Send it along with the request to the other system. It is the same at every attempt of this
+    call and no other call has it, so a target that knows idempotency keys does the thing once."""
+    attempt: int = 1
+    """Which try at the call this is, from 1."""
+    deadline: datetime | None = None
+    """When the call is given up (UTC, by the database's clock); pass what is left to clients."""
+    _connection: "Connection | None" = field(default=None, repr=False)
+    _report: Callable[[str], None] = field(default=_ignore, repr=False)
+
+    @property
+    def connection(self) -> "Connection":
+        """A connection in the step's own transaction, for tools with `effect="transactional"`.
+
+        What is written through it commits together with the step, or not at all. The step commits;
+        the tool must not. Raises `NoConnection` in a tool that declares another effect.
+        """
+        if self._connection is None:
+            raise NoConnection(
+                f"tool {self.tool!r} has no ctx.connection, because it does not write in the "
+                'step\'s own transaction; declare it with @tool(effect="transactional") if all '
+                "that it changes is in this database, or let it open a connection of its own"
+            )
+        return self._connection
+
+    def progress(self, text: str) -> None:
+        """Tell whoever watches the run what the tool is doing now.
+
+        Shown while the call runs, never part of its result; after `MAX_PROGRESS_CHARACTERS`
+        characters it is cut.
+        """
+        if len(text) > MAX_PROGRESS_CHARACTERS:
+            text = text[: MAX_PROGRESS_CHARACTERS - 1] + "…"
+        self._report(text)

@@ -1,0 +1,127 @@
+"""What people are shown of runs and workers: exactly the JSON of the command line and of HTTP.
+
+The fields, their names and their order are a contract (`docs/interface.md`): programs outside this
+repository read them. Times are UTC; `to_json` writes them as ISO 8601.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, cast
+
+from celeriac.codec import JsonValue
+from celeriac.ids import CallId, RunId, ThreadId, UserId, WorkerId
+from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One committed step."""
+
+    step: int
+    kind: StepKind
+    worker_id: WorkerId
+    started_at: datetime
+    committed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One tool call's durable record."""
+
+    call_id: CallId
+    tool: str
+    kind: EffectKind
+    state: EffectState
+    attempt: int  # tries so far; a call that only reads counts as one when it is settled
+    key: str  # what the tool is given as its idempotency key
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run with all that came of it so far."""
+
+    run_id: RunId
+    thread_id: ThreadId
+    user_id: UserId
+    agent: str
+    status: RunStatus
+    phase: Phase | None
+    outcome: str | None
+    step: int  # the next one to be committed, so also how many are
+    epoch: int  # claims so far
+    worker_id: WorkerId | None  # the last one that claimed it
+    deaths: int  # workers that died in it
+    input: JsonValue
+    result: JsonValue
+    error: JsonValue
+    created_at: datetime
+    finished_at: datetime | None
+    steps: Sequence[Step]
+    effects: Sequence[Effect]
+    approvals: Sequence[JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """One run in a list: what it is and where it stands, without its payloads."""
+
+    run_id: RunId
+    thread_id: ThreadId
+    user_id: UserId
+    agent: str
+    status: RunStatus
+    phase: Phase | None
+    outcome: str | None
+    step: int
+    epoch: int
+    worker_id: WorkerId | None
+    deaths: int
+    created_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of a run's history. `seq` counts 1, 2, 3 … without a gap."""
+
+    run_id: RunId
+    seq: int
+    type: str
+    at: datetime
+    data: Mapping[str, JsonValue]
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether this is the run's last event."""
+        return self.type in TERMINAL_EVENTS
+
+
+TERMINAL_EVENTS = frozenset(f"run.{status}" for status in RunStatus if status.is_terminal)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One process that executes steps, or did."""
+
+    worker_id: WorkerId
+    hostname: str
+    pid: int
+    alive: bool  # neither stopped nor declared dead, and its lease is not over
+    running: Sequence[RunId]
+
+
+def to_json(value: object) -> JsonValue:
+    """A report, or a list of them, as plain JSON values."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, Enum):
+        return cast(JsonValue, value.value)
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    return cast(Any, value)  # type: ignore[no-any-return]  # what is left is a JSON scalar already

@@ -1,0 +1,311 @@
+"""Tools: functions that a model may call, with what each of them does to the world.
+
+@tool(effect="transactional")
+def deduct_inventory(ctx: ToolContext, item: str, quantity: int) -> str:
+    \"\"\"Take `quantity` pieces of `item` out of the stock.\"\"\"
+"""
+
+import copy
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, NewType, ParamSpec, TypeVar, cast, overload
+
+from celeriac.codec import JsonValue, loads_strict
+from celeriac.context import ToolContext
+from celeriac.docstrings import read_docstring
+from celeriac.errors import InvalidAgent, InvalidArguments, InvalidInput
+from celeriac.parameters import Parameters, read_parameters
+from celeriac.shapes import strict_json
+from celeriac.states import EffectKind
+
+if TYPE_CHECKING:
+    from pydantic_ai.tools import ToolDefinition
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ValidArguments = NewType("ValidArguments", dict[str, JsonValue])
+"""The arguments of one call in their canonical form (`Shape.read`), checked by `Tool.validate`."""
+
+EffectName = Literal["none", "transactional", "external"]
+
+DEFAULT_TIMEOUT_SECONDS = 60.0
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""What the model providers allow as the name of a tool."""
+
+
+@dataclass(frozen=True)
+class ToolFlags:
+    exclusive: bool = False
+    """No other call of the run may overlap with it, whichever worker executes it."""
+    stateful: bool = False
+    """A call builds on what earlier calls left behind, so calls go one by one in their order."""
+    mutates_workspace: bool = False
+    """Changes files in the run's workspace."""
+    pagination: bool = False
+    """Returns one page and how to ask for the next."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tool(Generic[P, R]):
+    """A registered tool; made by `@tool`. Calling it calls the plain function, without checks."""
+
+    name: str
+    description: str
+    function: Callable[P, R]
+    effect: EffectKind
+    version: str
+    timeout_seconds: float
+    flags: ToolFlags
+    parameters: Parameters = field(repr=False)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    @property
+    def parameters_schema(self) -> dict[str, JsonValue]:
+        """The JSON schema of the arguments: always an object, closed to other names."""
+        return self.parameters.schema
+
+    @property
+    def takes_context(self) -> bool:
+        return self.parameters.context is not None
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+    def validate(self, arguments: JsonValue) -> ValidArguments:
+        """The canonical form of `arguments`, which is what to store, hash, show and execute.
+
+        `None` is what `parse_arguments` returns if the provider delivered nothing; only a tool
+        without parameters takes that. Raises `InvalidArguments`, worded for the model.
+        """
+        if arguments is None and not self.parameters.names:
+            arguments = {}
+        try:
+            canonical, _ = self.parameters.shape.read(arguments)
+        except InvalidInput as error:
+            raise self._refusal(error) from error
+        return ValidArguments(cast(dict[str, JsonValue], canonical))
+
+    def call_arguments(
+        self, canonical: JsonValue, context: ToolContext | None = None
+    ) -> dict[str, Any]:
+        """The keyword arguments for `function`: Python objects, and `context` if it takes one.
+
+        Checks once more, because the code may have changed since the arguments were stored: raises
+        `InvalidArguments` if they are not complete and valid as they are.
+        """
+        try:
+            keywords = self.parameters.restore(canonical)
+        except InvalidInput as error:
+            raise self._refusal(error) from error
+        if self.parameters.context is not None and context is not None:
+            keywords[self.parameters.context] = context
+        return keywords
+
+    def definition(self) -> "ToolDefinition":
+        """What pydantic-ai tells the model about this tool."""
+        # Here, because importing pydantic-ai takes a second that whoever only starts runs saves.
+        from pydantic_ai.tools import ToolDefinition
+
+        return ToolDefinition(
+            name=self.name,
+            description=self.description,
+            parameters_json_schema=copy.deepcopy(self.parameters_schema),
+        )
+
+    def registration(self) -> dict[str, JsonValue]:
+        """The tool's part of the agent's row in the registry."""
+        return {
+            "name": self.name,
+            "description": self.description,
+            "effect": self.effect.value,
+            "version": self.version,
+            "timeout_seconds": self.timeout_seconds,
+            "flags": asdict(self.flags),
+            "parameters_schema": copy.deepcopy(self.parameters_schema),
+        }
+
+    def _refusal(self, problems: InvalidInput) -> InvalidArguments:
+        # An InvalidAgent is the type's fault, not the arguments': no correction would help.
+        if isinstance(problems, InvalidAgent):
+            raise problems
+        return InvalidArguments(
+            f"The arguments of {self.name} cannot be used and nothing was executed: {problems}"
+        )
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    effect: EffectName | EffectKind | None = None,
+    name: str | None = None,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    version: str = "1",
+    exclusive: bool = False,
+    stateful: bool | None = None,
+    mutates_workspace: bool = False,
+    pagination: bool = False,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+
+
+def tool(
+    function: Callable[P, R] | None = None,
+    /,
+    *,
+    effect: EffectName | EffectKind | None = None,
+    name: str | None = None,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    version: str = "1",
+    exclusive: bool = False,
+    stateful: bool | None = None,
+    mutates_workspace: bool = False,
+    pagination: bool = False,
+) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
+    """Make a function a tool, as `@tool` or `@tool(effect=...)`.
+
+    The model is shown the first paragraph of the docstring, each parameter's type and description
+    (Google, NumPy or Sphinx style), and the function's name or `name`. One parameter may be a
+    `ToolContext`, which the model does not see.
+
+    `effect` says what the function does to the world: "none" reads only and runs again after a
+    crash; "transactional" writes through `ctx.connection`, exactly once; "external" changes
+    something elsewhere. A tool that does not say is taken for the most careful kind, external and
+    stateful. Give another `version` when the same arguments begin to mean something else.
+
+    Raises `InvalidAgent` if the declaration contradicts itself or a model could not use the tool.
+    """
+    flags = ToolFlags(
+        exclusive=exclusive,
+        stateful=effect is None if stateful is None else stateful,
+        mutates_workspace=mutates_workspace,
+        pagination=pagination,
+    )
+
+    def make(function: Callable[P, R]) -> Tool[P, R]:
+        called = getattr(function, "__name__", repr(function)) if name is None else name
+        try:
+            return _tool(function, called, effect, timeout_seconds, version, flags)
+        except InvalidAgent as error:
+            raise InvalidAgent(f"tool {called!r}: {error}") from error.__cause__
+
+    return make if function is None else make(function)
+
+
+def parse_arguments(raw: str | Mapping[str, object] | None) -> dict[str, JsonValue] | None:
+    """The arguments of a call as a provider delivers them: JSON text, or an object read already.
+
+    `None` means that nothing at all was delivered (`None` or an empty text), which is not the same
+    as `{}`: taken for that, a call whose arguments got lost would run with its defaults. Raises
+    `InvalidArguments` for all that is no JSON object: malformed, cut off, a key that stands twice,
+    NaN, a list.
+    """
+    if raw is None or raw == "":
+        return None
+    try:
+        value = loads_strict(raw) if isinstance(raw, str) else strict_json(dict(raw))
+    except InvalidInput as error:
+        raise InvalidArguments(
+            f"The arguments cannot be read and nothing was executed: {error}. Send one JSON object"
+        ) from error
+    if not isinstance(value, dict):
+        raise InvalidArguments(
+            "The arguments are JSON but no object, so nothing was executed. "
+            'Send one JSON object with a value for each parameter: {"name": value}'
+        )
+    return value
+
+
+def _tool(
+    function: Callable[P, R],
+    name: str,
+    effect: EffectName | EffectKind | None,
+    timeout_seconds: float,
+    version: str,
+    flags: ToolFlags,
+) -> Tool[P, R]:
+    if not inspect.isroutine(function):
+        raise InvalidAgent(f"{function!r} is not a function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidAgent("it yields values, but a call has one result; return a list")
+    if not NAME.fullmatch(name):
+        raise InvalidAgent(
+            "model providers allow only 1 to 64 letters, digits, _ and - in a name; "
+            'give another with @tool(name="...")'
+        )
+    if isinstance(timeout_seconds, bool) or not 0 < timeout_seconds < math.inf:
+        raise InvalidAgent(f"timeout_seconds={timeout_seconds!r} is not a positive number")
+    if not isinstance(version, str) or not version:
+        raise InvalidAgent(f"version={version!r} is not a text such as '1'")
+    kind = _effect_kind(effect)
+    descriptions = read_docstring(function.__doc__ or "")
+    if not descriptions.summary:
+        raise InvalidAgent(
+            "it has no description; say in its docstring what it does, since the model decides "
+            "by that when to call it"
+        )
+    parameters = read_parameters(function, descriptions.parameters)
+    if contradiction := _contradiction(function, kind, flags, parameters):
+        raise InvalidAgent(contradiction)
+    return Tool(
+        name=name,
+        description=descriptions.summary,
+        function=function,
+        effect=kind,
+        version=version,
+        timeout_seconds=float(timeout_seconds),
+        flags=flags,
+        parameters=parameters,
+    )
+
+
+def _effect_kind(effect: EffectName | EffectKind | None) -> EffectKind:
+    if effect is None:
+        return EffectKind.EXTERNAL
+    try:
+        return EffectKind(effect)
+    except ValueError:
+        known = ", ".join(repr(kind.value) for kind in EffectKind)
+        raise InvalidAgent(f"effect={effect!r} is none of {known}") from None
+
+
+def _contradiction(
+    function: Callable[..., object], effect: EffectKind, flags: ToolFlags, parameters: Parameters
+) -> str | None:
+    if effect is EffectKind.NONE:
+        if flags.mutates_workspace:
+            return 'effect="none" reads only, but mutates_workspace=True; declare "external"'
+        if flags.stateful:
+            return 'effect="none" leaves nothing behind to build on, but stateful=True; drop one'
+        return None
+    if flags.pagination:
+        return (
+            f'pagination=True asks for page after page, which effect="{effect}" would repeat; '
+            'declare effect="none" or drop it'
+        )
+    if effect is EffectKind.TRANSACTIONAL:
+        if inspect.iscoroutinefunction(function):
+            return (
+                'effect="transactional" writes through ctx.connection, which is synchronous and '
+                "belongs to one thread, so it cannot be an async function; use a plain def"
+            )
+        if parameters.context is None:
+            return (
+                'effect="transactional" writes through ctx.connection, but no parameter is a '
+                "ToolContext; add one, or declare another effect"
+            )
+        if flags.mutates_workspace:
+            return (
+                'effect="transactional" is undone by a rollback, which leaves files as they are, '
+                'but mutates_workspace=True; declare "external"'
+            )
+    return None

@@ -1,0 +1,264 @@
+"""What people look at: runs, their histories, and workers. Nothing here locks or changes a row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from celeriac.ids import CallId, RunId, ThreadId, UserId, WorkerId, effect_key
+from celeriac.reports import Effect, Event, Run, RunLine, Step, Worker
+from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
+from celeriac_storage.requests import unknown_run
+from celeriac_storage.steps import HOLDS_THREAD
+from celeriac_storage.tables import runs
+
+EVENTS_PER_READ = 1000
+DEPARTED_WORKERS_SHOWN = 100
+
+
+def read_run(connection: Connection, run_id: RunId) -> Run:
+    """The run, its steps and its effects as of one moment. Raises `UnknownRun`.
+
+    Needs a transaction that has read nothing yet: it is made one snapshot, so that no step shows
+    that the run's own row does not know of.
+    """
+    connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    row = connection.exec_driver_sql(
+        """
+        SELECT run_id, thread_id, user_id, agent, status, phase, outcome, step, epoch, worker_id,
+            deaths, input, result, error, created_at, finished_at, tenant_id
+        FROM celeriac.runs WHERE run_id = %s
+        """,
+        (run_id,),
+    ).fetchone()
+    if row is None:
+        raise unknown_run(run_id)
+    *shown, created_at, finished_at, tenant_id = row
+    (
+        _, thread_id, user_id, agent, status, phase, outcome, step, epoch, worker_id, deaths,
+        input_, result, error,
+    ) = shown  # fmt: skip
+    steps = connection.exec_driver_sql(
+        "SELECT step, kind, worker_id, started_at, committed_at FROM celeriac.checkpoints"
+        " WHERE run_id = %s ORDER BY step",
+        (run_id,),
+    )
+    effects = connection.exec_driver_sql(
+        "SELECT call_id, tool, kind, state, attempt FROM celeriac.effects"
+        " WHERE run_id = %s ORDER BY step, call_index",
+        (run_id,),
+    )
+    return Run(
+        run_id,
+        thread_id,
+        user_id,
+        agent,
+        RunStatus(status),
+        None if phase is None else Phase(phase),
+        outcome,
+        step,
+        epoch,
+        worker_id,
+        deaths,
+        input_,
+        result,
+        error,
+        created_at,
+        finished_at,
+        [Step(row[0], StepKind(row[1]), row[2], row[3], row[4]) for row in steps],
+        [
+            Effect(
+                CallId(call_id),
+                tool,
+                EffectKind(kind),
+                EffectState(state),
+                attempt,
+                effect_key(tenant_id, run_id, call_id),
+            )
+            for call_id, tool, kind, state, attempt in effects
+        ],
+        [],
+    )
+
+
+def list_runs(
+    connection: Connection,
+    *,
+    status: RunStatus | None = None,
+    agent: str | None = None,
+    limit: int = 50,
+) -> list[RunLine]:
+    """Runs, newest first."""
+    query = select(
+        runs.c.run_id,
+        runs.c.thread_id,
+        runs.c.user_id,
+        runs.c.agent,
+        runs.c.status,
+        runs.c.phase,
+        runs.c.outcome,
+        runs.c.step,
+        runs.c.epoch,
+        runs.c.worker_id,
+        runs.c.deaths,
+        runs.c.created_at,
+        runs.c.finished_at,
+    )
+    if status is not None:
+        query = query.where(runs.c.status == status.value)
+    if agent is not None:
+        query = query.where(runs.c.agent == agent)
+    rows = connection.execute(
+        query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc()).limit(limit)
+    )
+    return [
+        RunLine(
+            RunId(row.run_id),
+            ThreadId(row.thread_id),
+            UserId(row.user_id),
+            row.agent,
+            RunStatus(row.status),
+            None if row.phase is None else Phase(row.phase),
+            row.outcome,
+            row.step,
+            row.epoch,
+            None if row.worker_id is None else WorkerId(row.worker_id),
+            row.deaths,
+            row.created_at,
+            row.finished_at,
+        )
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a run is: all that has to be asked again and again while somebody waits for it."""
+
+    status: RunStatus
+    last_event_seq: int
+
+
+def read_position(connection: Connection, run_id: RunId) -> Position:
+    """Where the run stands. Raises `UnknownRun`."""
+    row = connection.exec_driver_sql(
+        "SELECT status, last_event_seq FROM celeriac.runs WHERE run_id = %s", (run_id,)
+    ).fetchone()
+    if row is None:
+        raise unknown_run(run_id)
+    return Position(RunStatus(row[0]), row[1])
+
+
+def list_events(
+    connection: Connection, run_id: RunId, after: int = 0, limit: int = EVENTS_PER_READ
+) -> list[Event]:
+    """The run's next events after `after`, at most `limit` of them.
+
+    A cursor on `seq` misses nothing: it is given out under the run's row lock, so no event with a
+    lower one commits later.
+    """
+    rows = connection.exec_driver_sql(
+        "SELECT seq, type, at, data FROM celeriac.events"
+        " WHERE run_id = %s AND seq > %s ORDER BY seq LIMIT %s",
+        (run_id, after, limit),
+    )
+    return [Event(run_id, seq, type_, at, data) for seq, type_, at, data in rows]
+
+
+_IS_ALIVE = "(dead_at IS NULL AND stopped_at IS NULL AND lease_until > clock_timestamp())"
+
+
+def list_workers(connection: Connection) -> list[Worker]:
+    """Workers that live, and the ones that left last, each with the runs it holds; newest first."""
+    rows: Sequence[Any] = connection.exec_driver_sql(
+        f"""
+        SELECT worker_id, hostname, pid, {_IS_ALIVE} AS alive, ARRAY(
+            SELECT run_id FROM celeriac.runs
+            WHERE runs.worker_id = workers.worker_id AND status = 'running' ORDER BY run_id
+        )
+        FROM celeriac.workers
+        WHERE {_IS_ALIVE} OR worker_id IN (
+            SELECT worker_id FROM celeriac.workers WHERE NOT {_IS_ALIVE}
+            ORDER BY started_at DESC LIMIT %s
+        )
+        ORDER BY alive DESC, started_at DESC
+        """,
+        (DEPARTED_WORKERS_SHOWN,),
+    ).fetchall()
+    return [
+        Worker(WorkerId(worker_id), hostname, pid, alive, [RunId(run) for run in running])
+        for worker_id, hostname, pid, alive, running in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersOfAgent:
+    """An agent and the live workers that have it."""
+
+    agent: str
+    workers: Sequence[WorkerId]
+    queues: Sequence[str]  # that those workers serve
+
+
+def list_worker_agents(connection: Connection) -> list[WorkersOfAgent]:
+    """Every agent that some worker ever registered, by name."""
+    rows: Sequence[Any] = connection.exec_driver_sql(
+        f"""
+        SELECT agent,
+            array_agg(DISTINCT worker_id) FILTER (WHERE worker_id IS NOT NULL),
+            array_agg(DISTINCT queue) FILTER (WHERE queue IS NOT NULL)
+        FROM (SELECT DISTINCT agent FROM celeriac.agents) AS registered
+        LEFT JOIN (
+            SELECT worker_id, unnest(agents) AS agent, queues FROM celeriac.workers
+            WHERE {_IS_ALIVE}
+        ) AS live USING (agent)
+        LEFT JOIN LATERAL unnest(queues) AS queue ON true
+        GROUP BY agent ORDER BY agent
+        """
+    ).fetchall()
+    return [WorkersOfAgent(agent, workers or [], queues or []) for agent, workers, queues in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a run that nobody works on waits for."""
+
+    phase: Phase | None
+    queue: str
+    wake_at: datetime | None
+    behind: RunId | None  # the run that holds the thread
+    is_cancel_requested: bool
+    unknown_calls: Sequence[CallId]
+
+
+def read_wait(connection: Connection, run_id: RunId) -> Wait:
+    """What the run waits for, in facts; words are the reader's. Raises `UnknownRun`."""
+    row: Any = connection.exec_driver_sql(
+        f"""
+        SELECT phase, queue, wake_at, CASE WHEN phase = 'waiting_thread' THEN (
+                SELECT run_id FROM celeriac.runs AS active
+                WHERE active.tenant_id = waiting.tenant_id
+                    AND active.thread_id = waiting.thread_id AND {HOLDS_THREAD}
+                LIMIT 1
+            ) END, cancel_requested_at IS NOT NULL, ARRAY(
+                SELECT call_id FROM celeriac.effects
+                WHERE effects.run_id = waiting.run_id AND state = 'unknown'
+                ORDER BY step, call_index
+            )
+        FROM celeriac.runs AS waiting WHERE run_id = %s
+        """,
+        (run_id,),
+    ).fetchone()
+    if row is None:
+        raise unknown_run(run_id)
+    phase, queue, wake_at, behind, is_cancel_requested, unknown = row
+    return Wait(
+        None if phase is None else Phase(phase),
+        queue,
+        wake_at,
+        behind,
+        is_cancel_requested,
+        unknown,
+    )
