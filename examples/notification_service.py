@@ -2,9 +2,9 @@
 
     python examples/notification_service.py --port 8025 --ledger ledger.sqlite3
 
-The first line it prints is its address. It keeps two tables: `requests`, a row for every time it was
-asked to notify, and `deliveries`, a row for every notification that a customer got. What happened
-out here can so be counted without asking the side that made the requests.
+The first line it prints is its address. It keeps two tables: `requests`, a row for every time it
+was asked to notify, and `deliveries`, a row for every notification that a customer got. What
+happened out here can so be counted without asking the side that made the requests.
 
 - `POST /notifications` with an `Idempotency-Key` delivers once per key. The same key again gets the
   first answer, marked `"replayed": true`; the same key with another body is refused (422).
@@ -41,9 +41,13 @@ CREATE TABLE IF NOT EXISTS deliveries (
     body TEXT NOT NULL
 );
 """
+ROWS = {
+    "requests": "SELECT * FROM requests ORDER BY number",
+    "deliveries": "SELECT * FROM deliveries ORDER BY number",
+}
 
 
-class Refused(Exception):
+class RequestError(Exception):
     """The request cannot be used; nothing was delivered."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
@@ -89,7 +93,7 @@ class Ledger:
                 "SELECT number, at, body FROM deliveries WHERE idempotency_key = ?", (key,)
             ).fetchone()
         if delivery["body"] != body:
-            raise Refused(
+            raise RequestError(
                 HTTPStatus.UNPROCESSABLE_ENTITY,
                 f"key {key} was used before for another notification: {delivery['body']}",
             )
@@ -103,11 +107,8 @@ class Ledger:
         """Both tables, oldest row first."""
         with self._lock:
             return {
-                table: [
-                    dict(row)
-                    for row in self._file.execute(f"SELECT * FROM {table} ORDER BY number")
-                ]
-                for table in ("requests", "deliveries")
+                table: [dict(row) for row in self._file.execute(query)]
+                for table, query in ROWS.items()
             }
 
     def _transaction(self) -> sqlite3.Connection:
@@ -148,14 +149,14 @@ class Handler(BaseHTTPRequestHandler):
                 case "/fault":
                     self._misbehave()
                 case _:
-                    raise Refused(HTTPStatus.NOT_FOUND, f"there is no {self.path}")
-        except Refused as refused:
+                    raise RequestError(HTTPStatus.NOT_FOUND, f"there is no {self.path}")
+        except RequestError as refused:
             self._answer(refused.status, {"error": str(refused)})
 
     def _notify(self) -> None:
         key = self.headers.get("Idempotency-Key", "").strip()
         if not 0 < len(key) <= MAX_KEY_CHARACTERS:
-            raise Refused(
+            raise RequestError(
                 HTTPStatus.BAD_REQUEST,
                 f"an Idempotency-Key of 1 to {MAX_KEY_CHARACTERS} characters is required",
             )
@@ -170,22 +171,22 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self.server.faults = Faults(**self._body())
         except TypeError as error:
-            raise Refused(HTTPStatus.BAD_REQUEST, f"no such fault: {error}") from None
+            raise RequestError(HTTPStatus.BAD_REQUEST, f"no such fault: {error}") from None
         self._answer(HTTPStatus.OK, vars(self.server.faults))
 
     def _body(self) -> dict[str, Any]:
         length = int(self.headers.get("Content-Length", 0))
         if length > MAX_BODY_BYTES:
-            raise Refused(
+            raise RequestError(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                 f"the body has {length} bytes, more than {MAX_BODY_BYTES}",
             )
         try:
             body = json.loads(self.rfile.read(length))
         except ValueError as error:
-            raise Refused(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
+            raise RequestError(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
         if not isinstance(body, dict):
-            raise Refused(HTTPStatus.BAD_REQUEST, "the body must be a JSON object")
+            raise RequestError(HTTPStatus.BAD_REQUEST, "the body must be a JSON object")
         return body
 
     def _answer(self, status: HTTPStatus, document: dict[str, Any]) -> None:
@@ -196,7 +197,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as in the base class
         """Quiet: the ledger is the log."""
 
 

@@ -203,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
         if reply.close_at_once or reply.hang_seconds:
             self.close_connection = True
             return
-        self.send_response(reply.status)
+        self.send_response_only(reply.status)  # with no Date, which a reply may set
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(reply.body)))
         for name, value in reply.headers.items():
@@ -213,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
         if reply.cut_at is not None:
             self.close_connection = True
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  its name there
         pass
 
 

@@ -169,7 +169,9 @@ class Hand:
 
     def complete(self, run_id: RunId, result: JsonValue = "done") -> None:
         """Claim the run and let its model give the last answer."""
-        self.finish(self.claim(run_id), Next(RunStatus.COMPLETED, outcome="completed", result=result))
+        self.finish(
+            self.claim(run_id), Next(RunStatus.COMPLETED, outcome="completed", result=result)
+        )
 
     def finish(self, claim: Claim, following: Next) -> steps.Committed:
         """A think step after which the run goes to `following`."""

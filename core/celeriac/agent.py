@@ -1,32 +1,37 @@
 """An agent: a model, its instructions and its tools, with the limits of one run."""
 
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import InvalidAgent, InvalidInput
 from celeriac.ids import DEFAULT_QUEUE
 from celeriac.limits import Limits
-from celeriac.shapes import Shape, strict_json
+from celeriac.schemas import strict_json
+from celeriac.shapes import Shape
 from celeriac.tools import Tool
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 STEP_MARGIN_SECONDS = 30.0  # on top of the longest call of a step: loading, committing, waiting
 
 
 class Agent:
-    """What runs are made of. Immutable; made once, at the top level of a module.
+    """What runs are made of. Made once, at the top level of a module, and not to be changed then.
 
     `model` is any pydantic-ai model, the name of one (`"openai:gpt-5"`, resolved when a worker
     starts) or a `ScriptedModel`. `input` is a type that a run's input must fit, checked before
-    anything is written. `step_deadline_seconds` bounds a step that hangs in a live process.
-    Raises `InvalidAgent`.
+    anything is written; without one, any JSON will do. `step_deadline_seconds` bounds a step that
+    hangs in a live process; by default it is `STEP_MARGIN_SECONDS` above the longest call.
+
+    Raises `InvalidAgent` if the parts contradict each other.
     """
 
     def __init__(
@@ -36,51 +41,49 @@ class Agent:
         instructions: str = "",
         tools: Sequence[Tool[..., Any]] = (),
         *,
-        input: Any = None,  # noqa: A002 - the word of the interface
+        input: Any = None,  # noqa: A002  the word of the interface
         limits: Limits | None = None,
         queue: str = DEFAULT_QUEUE,
         think_timeout_seconds: float = 120.0,
         step_deadline_seconds: float | None = None,
         description: str = "",
     ) -> None:
-        if not _NAME.fullmatch(name):
-            raise InvalidAgent(
-                f"{name!r} cannot be an agent's name: 1 to 64 lower-case letters, digits, _ and -"
-            )
-        for each in tools:
-            if not isinstance(each, Tool):
-                raise InvalidAgent(f"agent {name}: {each!r} is no tool; decorate it with @tool")
-        names = [each.name for each in tools]
-        if twice := sorted({each for each in names if names.count(each) > 1}):
-            raise InvalidAgent(f"agent {name} has two tools of the name {', '.join(twice)}")
-        if not think_timeout_seconds > 0:
-            raise InvalidAgent(
-                f"agent {name}: think_timeout_seconds is {think_timeout_seconds}; it must be above 0"
-            )
-        self.name = name
-        self.model = model
-        self.instructions = instructions
-        self.tools = tuple(tools)
-        self.input = None if input is None else Shape(input)
-        self.limits = limits or Limits()
-        self.queue = queue
-        self.think_timeout_seconds = think_timeout_seconds
-        self.description = description
+        _check_names(name, model, queue)
+        _check_tools(name, tools)
         longest = max([think_timeout_seconds, *(each.timeout_seconds for each in tools)])
-        self.step_deadline_seconds = step_deadline_seconds or longest + STEP_MARGIN_SECONDS
-        if self.step_deadline_seconds <= longest:
-            raise InvalidAgent(
-                f"agent {name}: step_deadline_seconds is {self.step_deadline_seconds:g}, but one "
-                f"call may take {longest:g} s"
-            )
+        if step_deadline_seconds is None:
+            step_deadline_seconds = longest + STEP_MARGIN_SECONDS
+        _check_times(name, think_timeout_seconds, longest, step_deadline_seconds)
+        self.name: Final = name
+        self.model: Final = model
+        self.instructions: Final = instructions
+        self.tools: Final = tuple(tools)
+        self.input: Final = None if input is None else _shape_of_input(name, input)
+        self.limits: Final = limits or Limits()
+        self.queue: Final = queue
+        self.think_timeout_seconds: Final = think_timeout_seconds
+        self.step_deadline_seconds: Final = step_deadline_seconds
+        self.description: Final = description
+        self._is_made: Final = True
+
+    def __setattr__(self, attribute: str, value: object) -> None:
+        if hasattr(self, "_is_made"):  # its hashes and its row in the registry would not follow
+            raise AttributeError(f"agent {self.name} cannot be changed; make another one")
+        super().__setattr__(attribute, value)
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r})"
 
     def validate_input(self, value: object) -> JsonValue:
-        """The run's input in canonical form. Raises `InvalidInput` that lists each problem."""
+        """The run's input in canonical form (`Shape.read`).
+
+        Raises `InvalidInput`, which lists each problem with its place and value:
+        `quantity: 0 is less than 1`.
+        """
         try:
             return strict_json(value) if self.input is None else self.input.read(value)[0]
+        except InvalidAgent:  # the type's fault, not the caller's
+            raise
         except InvalidInput as error:
             raise InvalidInput(f"the input of agent {self.name} cannot be used: {error}") from error
 
@@ -116,6 +119,58 @@ class Agent:
     @cached_property
     def prompt_hash(self) -> str:
         return _hash(self.instructions)
+
+
+def _check_names(name: str, model: object, queue: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidAgent(
+            f"{name!r} cannot be an agent's name: 1 to 64 lower-case letters, digits, _ and -"
+        )
+    if not _QUEUE.fullmatch(queue):
+        raise InvalidAgent(
+            f"agent {name}: {queue!r} cannot be a queue's name: 1 to 128 letters, digits and the "
+            "signs . _ -"
+        )
+    if not (model if isinstance(model, str) else hasattr(model, "model_name")):
+        raise InvalidAgent(
+            f"agent {name}: {model!r} is no model; give a pydantic-ai model, the name of one "
+            "such as 'openai:gpt-5', or a ScriptedModel"
+        )
+
+
+def _check_tools(name: str, tools: Sequence[object]) -> None:
+    names: set[str] = set()
+    for each in tools:
+        if not isinstance(each, Tool):
+            raise InvalidAgent(
+                f"agent {name}: {each!r} is no tool; put @tool above the function, and tell there "
+                "what it does to the world"
+            )
+        if each.name in names:
+            raise InvalidAgent(
+                f"agent {name} has two tools of the name {each.name}, by which the model tells "
+                "them apart; give one another with @tool(name=...)"
+            )
+        names.add(each.name)
+
+
+def _check_times(name: str, think_timeout: float, longest: float, step_deadline: float) -> None:
+    if not 0 < think_timeout < math.inf:
+        raise InvalidAgent(
+            f"agent {name}: think_timeout_seconds={think_timeout!r} is not a positive number"
+        )
+    if not longest < step_deadline < math.inf:
+        raise InvalidAgent(
+            f"agent {name}: step_deadline_seconds={step_deadline!r} must be longer than the "
+            f"longest call of a step, which may take {longest:g} s"
+        )
+
+
+def _shape_of_input(name: str, type_: Any) -> Shape:
+    try:
+        return Shape(type_)
+    except InvalidAgent as error:
+        raise InvalidAgent(f"the input of agent {name}: {error}") from error
 
 
 def _hash(value: JsonValue) -> str:

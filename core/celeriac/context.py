@@ -1,4 +1,4 @@
-"""What a tool gets to know about the call that it serves, and the connection it may write through."""
+"""What a tool knows about the call that it serves, and the connection it may write through."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

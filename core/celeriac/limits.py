@@ -1,7 +1,9 @@
 """How much one run may take, counted across all its crashes."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from celeriac.codec import JsonValue
 from celeriac.errors import InvalidAgent
@@ -22,7 +24,10 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most one run may take. Stored with the run when it starts, so a deploy changes nothing."""
+    """The most one run may take. A run stores them when it starts: a deploy changes no running run.
+
+    Raises `InvalidAgent` for a limit that is not a number above 0.
+    """
 
     steps: int = 100  # think and act transitions
     tool_calls: int = 200
@@ -31,22 +36,27 @@ class Limits:
     corrections: int = 3  # answers in a row that had to be refused, each with a question back
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not value > 0 or value == float("inf"):
-                raise InvalidAgent(f"limit {field.name} is {value!r}; it must be a number above 0")
+        for name, value in asdict(self).items():
+            kind = int | float if name == "wall_seconds" else int
+            if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value < math.inf:
+                kinds = "number" if name == "wall_seconds" else "whole number"
+                raise InvalidAgent(f"limit {name} is {value!r}; it must be a {kinds} above 0")
 
     def exceeded(self, use: Use) -> str | None:
-        """A sentence that names the limit which forbids another step after `use`, if one does."""
+        """A sentence that names the limit which forbids another step after `use`, if one does.
+
+        Steps, tokens and time that are used up forbid it. All tool calls may be used up, since the
+        next step may do without; only more of them than allowed do.
+        """
         tokens = use.input_tokens + use.output_tokens
-        for name, used, limit in (
-            ("steps", use.steps, self.steps),
-            ("tokens", tokens, self.tokens),
-            ("wall_seconds", round(use.wall_seconds, 3), self.wall_seconds),
-        ):
-            if used >= limit:
-                return f"the run has used {used} of {limit} {name}"
+        if use.steps >= self.steps:
+            return _sentence("steps", use.steps, self.steps)
+        if use.tool_calls > self.tool_calls:
+            return _sentence("tool_calls", use.tool_calls, self.tool_calls)
+        if tokens >= self.tokens:
+            return _sentence("tokens", tokens, self.tokens)
+        if use.wall_seconds >= self.wall_seconds:
+            return _sentence("wall_seconds", round(use.wall_seconds, 3), self.wall_seconds)
         return None
 
     def to_json(self) -> dict[str, JsonValue]:
@@ -54,6 +64,15 @@ class Limits:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, JsonValue]) -> "Limits":
-        """The limits as a run stored them; one that it does not know has its default."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in stored.items() if name in known})  # type: ignore[arg-type]  # checked by __post_init__
+        """The limits as a run stored them. One that is not stored has its default.
+
+        A name that this version does not know is left out: a newer one started the run.
+        """
+        known: dict[str, Any] = {
+            field.name: stored[field.name] for field in fields(cls) if field.name in stored
+        }
+        return cls(**known)
+
+
+def _sentence(name: str, used: float, limit: float) -> str:
+    return f"the run has used {used} of the {limit} {name} that its limits allow"

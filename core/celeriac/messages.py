@@ -139,7 +139,7 @@ def dump_message(message: ModelMessage) -> dict[str, JsonValue]:
 
 
 def load_message(body: Mapping[str, JsonValue]) -> ModelMessage:
-    """The message that `dump_message` made `body` of; its usage is empty and its timestamps are now.
+    """The message that `dump_message` made `body` of; its usage is empty, its timestamps are new.
 
     Raises `InvalidInput` if `body` is no such thing, for example written by a newer pydantic-ai.
     """
@@ -153,12 +153,11 @@ def load_message(body: Mapping[str, JsonValue]) -> ModelMessage:
         )
     filled: list[JsonValue] = []
     plain_results: dict[int, JsonValue] = {}
-    for index, part in enumerate(parts):
-        if isinstance(part, dict):
-            part = {"part_kind": implied, **part}
-            if _holds_plain_result(part):
-                plain_results[index] = part.get("content")
-                part["content"] = None
+    for index, stored in enumerate(parts):
+        part = {"part_kind": implied, **stored} if isinstance(stored, dict) else stored
+        if isinstance(part, dict) and _holds_plain_result(part):
+            plain_results[index] = part.get("content")
+            part["content"] = None
         filled.append(part)
     try:
         # By way of JSON text, since only then does pydantic read bytes as base64.

@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that is neither open nor running in a child forked from its process.
+    """An event loop with its thread, which is neither open nor running in a forked child.
 
     A plain one claims in the child to be running still, though its thread is not there, so that
     pydantic-ai would go on with connections that are the parent's. Nor may it be closed there: both
@@ -39,6 +39,8 @@ class _Loop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._pid = os.getpid()
         super().__init__()
+        self.closers: list[Callable[[], Awaitable[None]]] = []
+        self.thread = threading.Thread(target=self._serve, name="celeriac-model-loop", daemon=True)
 
     def is_running(self) -> bool:
         return os.getpid() == self._pid and super().is_running()
@@ -46,25 +48,15 @@ class _Loop(asyncio.SelectorEventLoop):
     def is_closed(self) -> bool:
         return os.getpid() != self._pid or super().is_closed()
 
-
-@dataclass
-class _Running:
-    loop: _Loop
-    closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
-    thread: threading.Thread = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=self._serve, name="celeriac-model-loop", daemon=True)
-
     def _serve(self) -> None:
-        self.loop.run_forever()
+        self.run_forever()
         try:
-            self.loop.run_until_complete(self._wind_down())
+            self.run_until_complete(self._wind_down())
         finally:
-            self.loop.close()
+            self.close()
 
     async def _wind_down(self) -> None:
-        tasks = asyncio.all_tasks() - {_current_task()}
+        tasks = {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
         for task in tasks:
             task.cancel()
         if tasks:
@@ -77,13 +69,12 @@ class _Running:
                     await closer()
             except Exception:
                 logger.exception("closing the model loop: %r failed", closer)
-        await self.loop.shutdown_asyncgens()
-        await self.loop.shutdown_default_executor()
+        await self.shutdown_asyncgens()
 
 
 _lock = threading.Lock()
-_running: _Running | None = None
-_inherited: list[_Running] = []  # referenced for ever: collecting one would close its sockets
+_running: _Loop | None = None
+_inherited: list[_Loop] = []  # referenced for ever: collecting one would close its sockets
 
 
 def submit(coroutine: Coroutine[Any, Any, T], *, timeout_seconds: float | None = None) -> Future[T]:
@@ -95,7 +86,7 @@ def submit(coroutine: Coroutine[Any, Any, T], *, timeout_seconds: float | None =
     future: Future[T] = Future()
     context = contextvars.copy_context()
     with _lock:
-        loop = _started().loop
+        loop = _started()
         loop.call_soon_threadsafe(_start, loop, coroutine, timeout_seconds, future, context=context)
     return future
 
@@ -107,7 +98,7 @@ def run(coroutine: Coroutine[Any, Any, T], *, timeout_seconds: float | None = No
     at the latest. It is cancelled as well if the waiting thread is interrupted by an exception.
     Raises `concurrent.futures.CancelledError` if the loop is closed meanwhile.
     """
-    if _running is not None and threading.current_thread() is _running.thread:
+    if _current() is not None:
         coroutine.close()
         raise RuntimeError("the model loop cannot wait for itself: await the coroutine instead")
     future = submit(coroutine, timeout_seconds=timeout_seconds)
@@ -119,10 +110,12 @@ def run(coroutine: Coroutine[Any, Any, T], *, timeout_seconds: float | None = No
 
 
 def at_close(closer: Callable[[], Awaitable[None]]) -> None:
-    """Have `closer` awaited before the running loop ends. To be called on the loop."""
-    if _running is None or threading.current_thread() is not _running.thread:
+    """Have `closer` awaited before the loop that runs the caller ends."""
+    # Not `_running`: the loop may be closing already, with the caller about to be cancelled.
+    loop = _current()
+    if loop is None:
         raise RuntimeError("not on the model loop: start the coroutine with model_loop.run()")
-    _running.closers.append(closer)
+    loop.closers.append(closer)
 
 
 def close() -> None:
@@ -132,21 +125,33 @@ def close() -> None:
     """
     global _running
     with _lock:
-        running, _running = _running, None
-    if running is not None:
-        atexit.unregister(close)
-        running.loop.call_soon_threadsafe(running.loop.stop)
-        running.thread.join()
+        loop, _running = _running, None
+    if loop is None:
+        return
+    atexit.unregister(close)
+    loop.call_soon_threadsafe(loop.stop)
+    loop.thread.join(3 * CANCEL_GRACE_SECONDS)
+    if loop.thread.is_alive():
+        logger.error("the model loop does not end: something on it blocks its thread")
 
 
-def _started() -> _Running:
+def _started() -> _Loop:
     global _running
     if _running is None:
-        _running = _Running(_Loop())
+        _running = _Loop()
         _running.thread.start()
         # A daemon thread is frozen at exit wherever it is, which would leave requests half sent.
         atexit.register(close)
     return _running
+
+
+def _current() -> _Loop | None:
+    """The loop that runs the caller, if it is one of ours."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+    return loop if isinstance(loop, _Loop) else None
 
 
 def _start(
@@ -175,8 +180,9 @@ def _start(
             pass  # cancelled by the caller at the same moment
 
     def cancel(future: Future[T]) -> None:
-        if future.cancelled() and not loop.is_closed():
-            loop.call_soon_threadsafe(task.cancel)
+        if future.cancelled():
+            with suppress(RuntimeError):  # the loop is closed, and so the task has ended
+                loop.call_soon_threadsafe(task.cancel)
 
     task.add_done_callback(settle)
     future.add_done_callback(cancel)
@@ -189,15 +195,10 @@ async def _within(coroutine: Coroutine[Any, Any, T], timeout_seconds: float | No
     except TimeoutError:
         if not limit.expired():
             raise
+        name = getattr(coroutine, "__qualname__", "a coroutine")
         raise TimeoutError(
-            f"{coroutine!r} was cancelled as it took longer than {timeout_seconds:g} s"
+            f"{name} took longer than {timeout_seconds:g} s and was cancelled"
         ) from None
-
-
-def _current_task() -> asyncio.Task[Any]:
-    task = asyncio.current_task()
-    assert task is not None
-    return task
 
 
 def _leave_the_parents_alone() -> None:

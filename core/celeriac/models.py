@@ -2,10 +2,11 @@
 
 Whether and when to ask again is decided by the run's own, persisted retries (`backoff.py`), so no
 other layer may retry: an SDK that makes three attempts under each of ours makes nine, unseen. Every
-request therefore tells the SDK to make a single attempt (pydantic-ai's `max_retries` setting),
-for models made by name and ready-made ones alike. Out of reach are retries in an HTTP transport that
-you pass to a provider yourself, and of the SDKs of Bedrock, Hugging Face, xAI and MCP sampling, which
-take them at construction only: leave them off there. A `FallbackModel` asks each of its models once.
+request therefore tells the SDK to make a single attempt (pydantic-ai's `max_retries` setting), for
+models made by name and ready-made ones alike. Out of reach are the retries of an HTTP transport
+that you give a provider, and those of the SDKs of Bedrock, Hugging Face, xAI and MCP sampling,
+which take them at construction only: leave them off there. A `FallbackModel` asks each of its
+models once.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ _used: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Model]] = WeakKeyD
 
 
 def resolve_model(model: Model | str) -> Model:
-    """The pydantic-ai model that `model` names, such as `openai:gpt-5`; a model is returned as it is.
+    """The pydantic-ai model of that name, such as `openai:gpt-5`; a model is returned as it is.
 
     Raises `InvalidAgent` if the name is unknown, the provider's package is not installed or its API
     key is not set. Resolve a name once: each model made here has HTTP connections of its own.
@@ -66,12 +67,12 @@ async def request(
     timeout_seconds: float,
     settings: ModelSettings | None = None,
 ) -> ModelResponse:
-    """Ask `model` once and return what it answers, whatever that is (`think_failure.check_response`).
+    """Ask `model` once and return what it answers, good or not (`think_failure.check_response`).
 
-    Runs on the model loop. After `timeout_seconds`, from connecting to the last byte, the request is
-    aborted and `TimeoutError` raised; cancelling aborts it as well. What the provider and its SDK
-    raise is passed on (`think_failure.classify`). If the last message is a suspended response, the
-    model goes on with it.
+    Runs on the model loop. After `timeout_seconds`, which begin before connecting and last to the
+    final byte, the request is aborted and `TimeoutError` raised; cancelling aborts it as well. What
+    the provider and its SDK raise is passed on (`think_failure.classify`). If the last message is a
+    suspended response, the model goes on with it.
     """
     parameters = ModelRequestParameters(
         function_tools=list(tools),

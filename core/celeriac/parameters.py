@@ -100,12 +100,12 @@ def _shape(name: str, fields: dict[str, Any]) -> Shape:
 
 
 def _check_defaults(model: type[BaseModel]) -> None:
-    """A default is filled in and stored like an argument that was sent, so it must be a valid one."""
+    """A default is filled in and stored like an argument that was sent, so it must be valid too."""
     for field in model.model_fields.values():
         default = field.get_default()
         if default is PydanticUndefined or field.default_factory is not None:
             continue
-        adapter = TypeAdapter[Any](Annotated[field.annotation, *field.metadata])
+        adapter: TypeAdapter[Any] = TypeAdapter(field.rebuild_annotation())
         try:
             adapter.validate_json(adapter.dump_json(default, warnings="error"))
         except (PydanticSerializationError, ValidationError) as error:

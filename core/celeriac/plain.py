@@ -33,13 +33,13 @@ def plain(value: object) -> object:
     """
     try:
         return _converted(value)
-    except Exception:
+    except Exception:  # noqa: BLE001  the value's class may raise anything
         return description(value)
 
 
 def _converted(value: object) -> object:
     if isinstance(value, Enum):
-        return plain(value.value)
+        return value.value
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int):
@@ -63,14 +63,14 @@ def _converted(value: object) -> object:
     if isinstance(value, Iterator):
         return description(value)
     if callable(tolist := getattr(value, "tolist", None)):  # array.array, NumPy, PyTorch
-        return plain(tolist())
+        return tolist()
     return pydantic_core.to_jsonable_python(value, fallback=description)
 
 
 def _fields_of_model(model: Any) -> object:
     try:
         return pydantic_core.to_jsonable_python(model, fallback=description)
-    except Exception:
+    except Exception:  # noqa: BLE001  a serializer of the user's may raise anything
         # Bytes that are no UTF-8, a cycle: one bad field must not cost the others.
         return type(model).__pydantic_serializer__.to_python(model)
 
@@ -81,7 +81,7 @@ def description(value: object) -> str:
         # Without addresses, the same value reads the same in every process. Redacted here, since
         # of a secret that is cut in two neither half would be recognised.
         about = redact(_MEMORY_ADDRESS.sub("", repr(value)))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  and so may a repr
         about = f"its repr raises {type(error).__name__}"
     return unserialisable(value, about)
 

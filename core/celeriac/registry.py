@@ -1,7 +1,6 @@
 """Finding agents in the modules that a user names."""
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,48 +21,60 @@ def load_agents(modules: Sequence[str]) -> dict[str, Agent]:
             "no agents: name the modules that hold them with --agents or CELERIAC_AGENTS, "
             "comma-separated, for example examples/order_desk.py"
         )
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    _make_importable(Path.cwd())
     agents: dict[str, Agent] = {}
     origins: dict[str, str] = {}
     for name in modules:
         found = [value for value in vars(_import(name)).values() if isinstance(value, Agent)]
         if not found:
-            raise InvalidAgent(f"module {name} has no Agent at its top level")
+            raise InvalidAgent(
+                f"module {name} has no Agent at its top level; assign one to a name there, or "
+                "leave the module out of --agents and CELERIAC_AGENTS"
+            )
         for agent in found:
+            # The same object twice is an agent that one module imports from another.
             if agents.get(agent.name, agent) is not agent:
                 raise InvalidAgent(
-                    f"two agents are called {agent.name}: in {origins[agent.name]} and in {name}"
+                    f"two agents are called {agent.name}: in {origins[agent.name]} and in {name}; "
+                    "runs are found by that name, so give one of them another"
                 )
             agents[agent.name] = agent
-            origins[agent.name] = name
+            origins.setdefault(agent.name, name)
     return agents
 
 
 def _import(name: str) -> ModuleType:
     try:
         return _import_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
-    except InvalidAgent:
-        raise
+    except InvalidAgent as error:  # of the module's own agents and tools, or of the file
+        raise InvalidAgent(f"module {name}: {error}") from error
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            raise InvalidAgent(
+                f"there is no module {name}: neither in {Path.cwd()} nor elsewhere on sys.path. "
+                "Start in the directory that holds it, add that to PYTHONPATH, or give the path of "
+                "a .py file"
+            ) from error
         raise InvalidAgent(
-            f"module {name} cannot be imported ({type(error).__name__}: {error}); give a dotted "
-            f"name that Python finds from {Path.cwd()}, or the path of a .py file"
+            f"module {name} failed while it was imported: {type(error).__name__}: {error}"
         ) from error
 
 
 def _import_file(path: Path) -> ModuleType:
+    path = path.resolve()
     if not path.is_file():
-        raise InvalidAgent(f"there is no file {path.absolute()}")
+        raise InvalidAgent(f"there is no file {path}")
     # Under its own name, so that what it imports from beside it finds the same module.
     name = path.stem
-    loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path.absolute()):
-        return loaded
-    spec = importlib.util.spec_from_file_location(name, path.absolute())
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    sys.path.insert(0, str(path.absolute().parent))
-    spec.loader.exec_module(module)
-    return module
+    if name not in sys.stdlib_module_names:
+        _make_importable(path.parent)
+        importlib.invalidate_caches()  # the file may be younger than the last look at its directory
+        module = importlib.import_module(name)
+        if module.__file__ is not None and Path(module.__file__).resolve() == path:
+            return module
+    raise InvalidAgent(f"another module is called {name} too, so {path} is not found; rename it")
+
+
+def _make_importable(directory: Path) -> None:
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))

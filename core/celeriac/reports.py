@@ -16,6 +16,16 @@ from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 
 
 @dataclass(frozen=True, slots=True)
+class Started:
+    """A run that was just accepted."""
+
+    run_id: RunId
+    thread_id: ThreadId
+    status: RunStatus  # queued or paused
+    phase: Phase  # what it does next or waits for
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One committed step."""
 
@@ -110,6 +120,18 @@ class Worker:
     pid: int
     alive: bool  # neither stopped nor declared dead, and its lease is not over
     running: Sequence[RunId]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why nobody works on a run just now, in facts. Not part of the contract."""
+
+    phase: Phase | None
+    queue: str
+    wake_at: datetime | None
+    behind: RunId | None  # the run that holds its thread
+    is_cancel_requested: bool
+    unknown_calls: Sequence[CallId]
 
 
 def to_json(value: object) -> JsonValue:

@@ -17,7 +17,7 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend
 
-from celeriac.codec import JsonValue
+from celeriac.codec import JsonValue, loads_strict
 from celeriac.errors import InvalidInput
 
 MAX_PROBLEMS = 20
@@ -52,8 +52,17 @@ def check_against_schema(value: JsonValue, schema: Mapping[str, JsonValue]) -> N
     For callers that know an agent only by its row in the database. Formats (`date-time`) and what
     only Python code can check are left to the worker, which has the agent's code.
     """
-    if problems := problems_by_schema(value, schema):
+    if problems := problems_by_schema(strict_json(value), schema):
         raise InvalidInput(listed(problems))
+
+
+def strict_json(value: object) -> JsonValue:
+    """A copy of `value` as JSON that anybody could have sent, or `InvalidInput`: NaN, an object."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"the value cannot be written as JSON: {error}") from error
+    return loads_strict(text)
 
 
 def problems_by_schema(value: JsonValue, schema: Mapping[str, JsonValue]) -> list[str]:
@@ -190,7 +199,7 @@ def _any_of(choices: Iterable[str]) -> str:
 
 
 def _pattern(
-    validator: Validator, pattern: str, instance: object, _: Mapping[str, Any]
+    _validator: Validator, pattern: str, instance: object, _schema: Mapping[str, Any]
 ) -> Iterator[ValidationError]:
     if isinstance(instance, str):
         compiled = _compiled(pattern)

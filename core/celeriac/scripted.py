@@ -1,7 +1,7 @@
 """A model that follows a script: no network, no key, and the same answer to the same question.
 
-For examples, tests and benchmarks. A run that crashed asks the same question again and gets the same
-answer, because the answer depends on the messages alone.
+For examples, tests and benchmarks. A run that crashed asks the same question again and gets the
+same answer, because the answer depends on the messages alone.
 
     ScriptedModel([call("search", query="rain"), say("It will rain.")])
 """

@@ -1,4 +1,4 @@
-"""Settings from the environment, each with its unit in its name. `celeriac doctor` lists them all."""
+"""Settings from the environment, with units in their names. `celeriac doctor` lists them all."""
 
 from functools import cache
 from typing import Literal
@@ -89,7 +89,8 @@ class Settings(BaseSettings):
         default=20.0,
         ge=0.0,
         le=3600.0,
-        description="after SIGTERM: how long steps in flight may finish before they are handed back",
+        description="after SIGTERM: how long steps in flight may finish before they are handed "
+        "back",
     )
 
     @field_validator("database_url", "database_direct_url")
@@ -129,12 +130,19 @@ class Settings(BaseSettings):
 
 @cache
 def settings() -> Settings:
-    """This process's settings, read once.
+    """This process's settings from the environment alone, read once. Raises `InvalidInput`."""
+    return load_settings()
+
+
+def load_settings(**given: object) -> Settings:
+    """The settings from the environment, except those that are given; None is not given.
 
     Raises `InvalidInput` that names each variable that cannot be used and why.
     """
     try:
-        return Settings()
+        return Settings.model_validate(
+            {name: value for name, value in given.items() if value is not None}
+        )
     except ValidationError as error:
         problems = "; ".join(
             f"CELERIAC_{'_'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}"

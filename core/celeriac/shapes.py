@@ -10,9 +10,9 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, JsonSchemaWarningKind
 from pydantic_core import PydanticSerializationError, core_schema
 
-from celeriac.codec import JsonValue, loads_strict
+from celeriac.codec import JsonValue
 from celeriac.errors import InvalidAgent, InvalidInput
-from celeriac.schemas import listed, located, problems_by_schema, shown
+from celeriac.schemas import listed, located, problems_by_schema, shown, strict_json
 
 Path: TypeAlias = tuple[str | int, ...]
 
@@ -88,15 +88,6 @@ class Shape:
             f"a value of {self._type_name} does not survive being written as JSON and read back, "
             f"as every stored value is: {what}. Use a type whose JSON form is complete"
         )
-
-
-def strict_json(value: object) -> JsonValue:
-    """A copy of `value` as JSON that anybody could have sent, or `InvalidInput`: NaN, an object."""
-    try:
-        text = json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"the value cannot be written as JSON: {error}") from error
-    return loads_strict(text)
 
 
 def _name(type_: Any) -> str:

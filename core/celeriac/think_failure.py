@@ -116,6 +116,9 @@ _KIND_BY_STATUS = {
     429: ThinkFailureKind.RATE_LIMITED,
 }
 
+# What an adapter raises that trusts a response too much: IndexError if there are no choices.
+_TOO_TRUSTING = (LookupError, TypeError, AttributeError, ValueError)
+
 
 @dataclass(frozen=True, slots=True)
 class ThinkFailure:
@@ -210,7 +213,19 @@ def _kind(error: BaseException) -> ThinkFailureKind:
         # the SDK could not decode.
         told = error.provider_error_code or error.provider_error_type
         return ThinkFailureKind.SERVER_ERROR if told else ThinkFailureKind.MALFORMED_RESPONSE
+    if isinstance(error, _TOO_TRUSTING) and _raised_in(error).startswith("pydantic_ai.models."):
+        return ThinkFailureKind.MALFORMED_RESPONSE
     return _transport_kind(error) or ThinkFailureKind.CODE_ERROR
+
+
+def _raised_in(error: BaseException) -> str:
+    """The name of the module whose code raised `error`."""
+    traceback = error.__traceback__
+    if traceback is None:
+        return ""
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return str(traceback.tb_frame.f_globals.get("__name__", ""))
 
 
 def _transport_kind(error: BaseException) -> ThinkFailureKind | None:

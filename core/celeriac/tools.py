@@ -18,8 +18,9 @@ from celeriac.context import ToolContext
 from celeriac.docstrings import read_docstring
 from celeriac.errors import InvalidAgent, InvalidArguments, InvalidInput
 from celeriac.parameters import Parameters, read_parameters
-from celeriac.shapes import strict_json
+from celeriac.schemas import strict_json
 from celeriac.states import EffectKind
+from celeriac.tool_flags import ToolFlags
 
 if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
@@ -37,18 +38,6 @@ NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """What the model providers allow as the name of a tool."""
 
 
-@dataclass(frozen=True)
-class ToolFlags:
-    exclusive: bool = False
-    """No other call of the run may overlap with it, whichever worker executes it."""
-    stateful: bool = False
-    """A call builds on what earlier calls left behind, so calls go one by one in their order."""
-    mutates_workspace: bool = False
-    """Changes files in the run's workspace."""
-    pagination: bool = False
-    """Returns one page and how to ask for the next."""
-
-
 @dataclass(frozen=True, eq=False)
 class Tool(Generic[P, R]):
     """A registered tool; made by `@tool`. Calling it calls the plain function, without checks."""
@@ -61,6 +50,26 @@ class Tool(Generic[P, R]):
     timeout_seconds: float
     flags: ToolFlags
     parameters: Parameters = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise InvalidAgent(
+                "model providers allow only 1 to 64 letters, digits, _ and - in a name; "
+                'give another with @tool(name="...")'
+            )
+        if isinstance(self.timeout_seconds, bool) or not 0 < self.timeout_seconds < math.inf:
+            raise InvalidAgent(f"timeout_seconds={self.timeout_seconds!r} is not a positive number")
+        if not self.version:
+            raise InvalidAgent("its version is empty; give a text such as '1'")
+        if not self.description:
+            raise InvalidAgent(
+                "it has no description; say in its docstring what it does, since the model "
+                "decides by that when to call it"
+            )
+        if contradiction := self.flags.contradiction(
+            self.effect, takes_context=self.takes_context, is_async=self.is_async
+        ):
+            raise InvalidAgent(contradiction)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -84,10 +93,14 @@ class Tool(Generic[P, R]):
         `None` is what `parse_arguments` returns if the provider delivered nothing; only a tool
         without parameters takes that. Raises `InvalidArguments`, worded for the model.
         """
-        if arguments is None and not self.parameters.names:
+        if arguments is None:
+            if self.parameters.names:
+                raise self._refusal("none were sent")
             arguments = {}
         try:
             canonical, _ = self.parameters.shape.read(arguments)
+        except InvalidAgent:  # the type's fault: no correction of the arguments would help
+            raise
         except InvalidInput as error:
             raise self._refusal(error) from error
         return ValidArguments(cast(dict[str, JsonValue], canonical))
@@ -102,6 +115,8 @@ class Tool(Generic[P, R]):
         """
         try:
             keywords = self.parameters.restore(canonical)
+        except InvalidAgent:
+            raise
         except InvalidInput as error:
             raise self._refusal(error) from error
         if self.parameters.context is not None and context is not None:
@@ -110,7 +125,7 @@ class Tool(Generic[P, R]):
 
     def definition(self) -> "ToolDefinition":
         """What pydantic-ai tells the model about this tool."""
-        # Here, because importing pydantic-ai takes a second that whoever only starts runs saves.
+        # Importing pydantic-ai takes a second, which whoever only starts runs need not wait.
         from pydantic_ai.tools import ToolDefinition
 
         return ToolDefinition(
@@ -131,10 +146,7 @@ class Tool(Generic[P, R]):
             "parameters_schema": copy.deepcopy(self.parameters_schema),
         }
 
-    def _refusal(self, problems: InvalidInput) -> InvalidArguments:
-        # An InvalidAgent is the type's fault, not the arguments': no correction would help.
-        if isinstance(problems, InvalidAgent):
-            raise problems
+    def _refusal(self, problems: InvalidInput | str) -> InvalidArguments:
         return InvalidArguments(
             f"The arguments of {self.name} cannot be used and nothing was executed: {problems}"
         )
@@ -194,7 +206,18 @@ def tool(
     def make(function: Callable[P, R]) -> Tool[P, R]:
         called = getattr(function, "__name__", repr(function)) if name is None else name
         try:
-            return _tool(function, called, effect, timeout_seconds, version, flags)
+            _check_function(function)
+            about = read_docstring(function.__doc__ or "")
+            return Tool(
+                name=called,
+                description=about.summary,
+                function=function,
+                effect=_effect_kind(effect),
+                version=version,
+                timeout_seconds=timeout_seconds,
+                flags=flags,
+                parameters=read_parameters(function, about.parameters),
+            )
         except InvalidAgent as error:
             raise InvalidAgent(f"tool {called!r}: {error}") from error.__cause__
 
@@ -225,47 +248,11 @@ def parse_arguments(raw: str | Mapping[str, object] | None) -> dict[str, JsonVal
     return value
 
 
-def _tool(
-    function: Callable[P, R],
-    name: str,
-    effect: EffectName | EffectKind | None,
-    timeout_seconds: float,
-    version: str,
-    flags: ToolFlags,
-) -> Tool[P, R]:
+def _check_function(function: Callable[..., object]) -> None:
     if not inspect.isroutine(function):
         raise InvalidAgent(f"{function!r} is not a function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidAgent("it yields values, but a call has one result; return a list")
-    if not NAME.fullmatch(name):
-        raise InvalidAgent(
-            "model providers allow only 1 to 64 letters, digits, _ and - in a name; "
-            'give another with @tool(name="...")'
-        )
-    if isinstance(timeout_seconds, bool) or not 0 < timeout_seconds < math.inf:
-        raise InvalidAgent(f"timeout_seconds={timeout_seconds!r} is not a positive number")
-    if not isinstance(version, str) or not version:
-        raise InvalidAgent(f"version={version!r} is not a text such as '1'")
-    kind = _effect_kind(effect)
-    descriptions = read_docstring(function.__doc__ or "")
-    if not descriptions.summary:
-        raise InvalidAgent(
-            "it has no description; say in its docstring what it does, since the model decides "
-            "by that when to call it"
-        )
-    parameters = read_parameters(function, descriptions.parameters)
-    if contradiction := _contradiction(function, kind, flags, parameters):
-        raise InvalidAgent(contradiction)
-    return Tool(
-        name=name,
-        description=descriptions.summary,
-        function=function,
-        effect=kind,
-        version=version,
-        timeout_seconds=float(timeout_seconds),
-        flags=flags,
-        parameters=parameters,
-    )
 
 
 def _effect_kind(effect: EffectName | EffectKind | None) -> EffectKind:
@@ -276,36 +263,3 @@ def _effect_kind(effect: EffectName | EffectKind | None) -> EffectKind:
     except ValueError:
         known = ", ".join(repr(kind.value) for kind in EffectKind)
         raise InvalidAgent(f"effect={effect!r} is none of {known}") from None
-
-
-def _contradiction(
-    function: Callable[..., object], effect: EffectKind, flags: ToolFlags, parameters: Parameters
-) -> str | None:
-    if effect is EffectKind.NONE:
-        if flags.mutates_workspace:
-            return 'effect="none" reads only, but mutates_workspace=True; declare "external"'
-        if flags.stateful:
-            return 'effect="none" leaves nothing behind to build on, but stateful=True; drop one'
-        return None
-    if flags.pagination:
-        return (
-            f'pagination=True asks for page after page, which effect="{effect}" would repeat; '
-            'declare effect="none" or drop it'
-        )
-    if effect is EffectKind.TRANSACTIONAL:
-        if inspect.iscoroutinefunction(function):
-            return (
-                'effect="transactional" writes through ctx.connection, which is synchronous and '
-                "belongs to one thread, so it cannot be an async function; use a plain def"
-            )
-        if parameters.context is None:
-            return (
-                'effect="transactional" writes through ctx.connection, but no parameter is a '
-                "ToolContext; add one, or declare another effect"
-            )
-        if flags.mutates_workspace:
-            return (
-                'effect="transactional" is undone by a rollback, which leaves files as they are, '
-                'but mutates_workspace=True; declare "external"'
-            )
-    return None

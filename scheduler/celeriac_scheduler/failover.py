@@ -1,6 +1,7 @@
 """From a worker's death to its steps being published again, in a fraction of a second."""
 
 import logging
+from datetime import datetime
 
 from celeriac.ids import WorkerId
 from celeriac.settings import Settings
@@ -32,10 +33,12 @@ class Failover:
         self._missing_ticks = {
             worker_id: self._missing_ticks.get(worker_id, 0) + 1 for worker_id in missing
         }
-        died = [suspect for suspect in suspects if self._die(suspect)]
+        verdicts_at = [moment for suspect in suspects if (moment := self._die(suspect))]
         self.recover()
-        if died:
-            self._republish_queued()
+        if verdicts_at:
+            # A dead worker may have taken messages off the broker that it never started on, and
+            # nobody knows which: publish everything that was published before the verdict.
+            self._outlet.republish_before(max(verdicts_at))
 
     def recover(self) -> None:
         """Publish the running steps of workers that are dead or have left."""
@@ -52,15 +55,15 @@ class Failover:
             due = verdicts.take_back_overdue(connection)
         self._outlet.publish(due)
 
-    def _die(self, suspect: Suspect) -> bool:
+    def _die(self, suspect: Suspect) -> datetime | None:
         verdict = self._verdict(suspect)
         if verdict is None:
-            return False
+            return None
         with self._database.begin() as connection:
-            is_ours = verdicts.declare_dead(connection, suspect.worker_id, verdict)
-        if is_ours:
+            moment = verdicts.declare_dead(connection, suspect.worker_id, verdict)
+        if moment is not None:
             logger.warning("worker %s is dead (%s)", suspect.worker_id, verdict)
-        return is_ours
+        return moment
 
     def _verdict(self, suspect: Suspect) -> Verdict | None:
         if (
@@ -69,10 +72,3 @@ class Failover:
         ):
             return "lifeline"
         return "lease" if suspect.is_lease_over else None
-
-    def _republish_queued(self) -> None:
-        """The dead worker may have taken messages off the broker that it never started on, and
-        nobody knows which: publish everything that was published before the verdict."""
-        with self._database.connect() as connection:
-            moment = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
-        self._outlet.republish_before(moment)

@@ -54,9 +54,12 @@ def libpq_url(url: str) -> str:
 class Database:
     """A pool of connections for the process that made it.
 
-    `application_name` is asked for each new session. `idle_limit_seconds` makes the server end a session that sits in an open transaction for longer:
-    a frozen worker must not hold its row locks. A forked child gets a fresh pool; its copies of the
-    parent's sockets are closed without a word to the server, since those sessions are the parent's.
+    `application_name` is asked for each new session. `idle_limit_seconds` makes the server end a
+    session that sits in an open transaction for longer: a frozen worker must not hold its row locks.
+    `pre_ping` costs a round trip before each use, and notices a connection that was lost meanwhile;
+    without it the first statement after an outage fails. A forked child gets a fresh pool; its
+    copies of the parent's sockets are closed without a word to the server, since those sessions are
+    the parent's.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Database:
         connections: int = 4,
         idle_limit_seconds: float | None = None,
         lock_timeout_milliseconds: int = 0,  # 0: wait for a row lock as long as it takes
+        pre_ping: bool = False,
     ) -> None:
         self.url = url
         self.is_pooled = False  # behind a pooler: known after the first connection
@@ -79,7 +83,7 @@ class Database:
             pool_size=connections,
             max_overflow=0,
             pool_timeout=60,
-            pool_pre_ping=False,  # a lost connection shows in the statement, which is fenced anyway
+            pool_pre_ping=pre_ping,
             connect_args=dict(TCP_OPTIONS),
             json_serializer=codec.dumps,
             json_deserializer=codec.loads,
@@ -157,14 +161,14 @@ def is_connection_loss(error: BaseException) -> bool:
 
 
 def ends_transaction(error: BaseException) -> bool:
-    """Whether the whole transaction is lost with this error, so that no savepoint can go on."""
+    """Whether the whole transaction is lost with this error, so that nothing in it can go on."""
     state = sqlstate(error)
     return (
         is_connection_loss(error)
         or state == IDLE_IN_TRANSACTION
         or (
             # 40: rolled back (lost race, deadlock). 25: no transaction, or a failed one. CE: ours.
-            state is not None and state.startswith(("40", "25", "3B", "CE"))
+            state is not None and state.startswith(("40", "25", "CE"))
         )
     )
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, select
 
+from celeriac.codec import JsonValue
 from celeriac.ids import CallId, RunId, ThreadId, UserId, WorkerId, effect_key
-from celeriac.reports import Effect, Event, Run, RunLine, Step, Worker
+from celeriac.reports import Effect, Event, Run, RunLine, Step, Wait, Worker
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac_storage.requests import unknown_run
 from celeriac_storage.steps import HOLDS_THREAD
@@ -138,17 +138,19 @@ class Position:
     """How far a run is: all that has to be asked again and again while somebody waits for it."""
 
     status: RunStatus
+    step: int
+    epoch: int
     last_event_seq: int
 
 
 def read_position(connection: Connection, run_id: RunId) -> Position:
     """Where the run stands. Raises `UnknownRun`."""
     row = connection.exec_driver_sql(
-        "SELECT status, last_event_seq FROM celeriac.runs WHERE run_id = %s", (run_id,)
+        "SELECT status, step, epoch, last_event_seq FROM celeriac.runs WHERE run_id = %s", (run_id,)
     ).fetchone()
     if row is None:
         raise unknown_run(run_id)
-    return Position(RunStatus(row[0]), row[1])
+    return Position(RunStatus(row[0]), row[1], row[2], row[3])
 
 
 def list_events(
@@ -194,43 +196,36 @@ def list_workers(connection: Connection) -> list[Worker]:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkersOfAgent:
-    """An agent and the live workers that have it."""
+class KnownAgent:
+    """An agent as workers registered it, and those of them that live."""
 
     agent: str
+    definition: dict[str, JsonValue]  # the latest
     workers: Sequence[WorkerId]
     queues: Sequence[str]  # that those workers serve
 
 
-def list_worker_agents(connection: Connection) -> list[WorkersOfAgent]:
+def list_known_agents(connection: Connection) -> list[KnownAgent]:
     """Every agent that some worker ever registered, by name."""
     rows: Sequence[Any] = connection.exec_driver_sql(
         f"""
-        SELECT agent,
-            array_agg(DISTINCT worker_id) FILTER (WHERE worker_id IS NOT NULL),
-            array_agg(DISTINCT queue) FILTER (WHERE queue IS NOT NULL)
-        FROM (SELECT DISTINCT agent FROM celeriac.agents) AS registered
-        LEFT JOIN (
-            SELECT worker_id, unnest(agents) AS agent, queues FROM celeriac.workers
-            WHERE {_IS_ALIVE}
-        ) AS live USING (agent)
-        LEFT JOIN LATERAL unnest(queues) AS queue ON true
-        GROUP BY agent ORDER BY agent
+        SELECT agent, definition,
+            ARRAY(
+                SELECT worker_id FROM celeriac.workers
+                WHERE agent = ANY (agents) AND {_IS_ALIVE} ORDER BY worker_id
+            ),
+            ARRAY(
+                SELECT DISTINCT queue FROM celeriac.workers, unnest(queues) AS queue
+                WHERE agent = ANY (agents) AND {_IS_ALIVE} ORDER BY queue
+            )
+        FROM (
+            SELECT DISTINCT ON (agent) agent, definition FROM celeriac.agents
+            ORDER BY agent, registered_at DESC
+        ) AS registered
+        ORDER BY agent
         """
     ).fetchall()
-    return [WorkersOfAgent(agent, workers or [], queues or []) for agent, workers, queues in rows]
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """What a run that nobody works on waits for."""
-
-    phase: Phase | None
-    queue: str
-    wake_at: datetime | None
-    behind: RunId | None  # the run that holds the thread
-    is_cancel_requested: bool
-    unknown_calls: Sequence[CallId]
+    return [KnownAgent(*row) for row in rows]
 
 
 def read_wait(connection: Connection, run_id: RunId) -> Wait:

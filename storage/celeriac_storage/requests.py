@@ -2,8 +2,8 @@
 
 Asking never takes the claim away. Nobody works on a run that is queued, paused or in need of
 attention, so it is cancelled at once. A running one is left to the step's own commit: it names the
-version of the requests it knows of, misses, learns of the new one and records both what was done and
-that the run ends there. So a running effect is never cut off from its record.
+version of the requests it knows of, misses, learns of the new one, and records what was done as
+well as that the run ends there. So a running effect is never cut off from its record.
 
 Rows are locked in this order: the run, its thread, the thread's next run.
 """
@@ -44,7 +44,7 @@ def request_cancel(connection: Connection, run_id: RunId, by: UserId) -> RunStat
         raise unknown_run(run_id)
     status, is_requested, tenant_id, thread_id, holds_thread = row
     status = RunStatus(status)
-    if status is RunStatus.CANCELLED or status is RunStatus.RUNNING and is_requested:
+    if status is RunStatus.CANCELLED or (status is RunStatus.RUNNING and is_requested):
         return status
     if status.is_terminal:
         raise Conflict(f"run {run_id} is {status} already; it cannot be cancelled any more")
@@ -111,7 +111,7 @@ _LOST: dict[str, JsonValue] = {
 
 
 def _give_up_in_flight(connection: Connection, run_id: RunId) -> Sequence[tuple[CallId, str]]:
-    """No step will come to find what a lost worker left in flight, so it is `unknown` from now on."""
+    """No step will come to find what a lost worker left in flight, so now it is `unknown`."""
     rows: Sequence[Any] = connection.exec_driver_sql(
         """
         WITH lost AS (
@@ -120,7 +120,8 @@ def _give_up_in_flight(connection: Connection, run_id: RunId) -> Sequence[tuple[
             WHERE run_id = %(run_id)s AND state = 'in_flight'
             RETURNING run_id, call_id, attempt, tool
         ), entry AS (
-            INSERT INTO celeriac.effect_attempts (run_id, call_id, attempt, entry, outcome, evidence)
+            INSERT INTO celeriac.effect_attempts
+                (run_id, call_id, attempt, entry, outcome, evidence)
             SELECT run_id, call_id, attempt, (
                 SELECT max(entry) + 1 FROM celeriac.effect_attempts AS earlier
                 WHERE (earlier.run_id, earlier.call_id, earlier.attempt)

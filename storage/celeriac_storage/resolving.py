@@ -25,7 +25,7 @@ class TookEffect:
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """The call changed nothing, and certainly will not later. It is made again, with the same key."""
+    """The call changed nothing, and certainly will not later. It is made again, key and all."""
 
 
 Resolution = TookEffect | NotDone
@@ -50,7 +50,12 @@ def resolve(
     _settle(connection, run_id, call_id, resolution, settled, by)
     if status is not RunStatus.NEEDS_ATTENTION:
         return status
-    event = {"call_id": call_id, "tool": tool, "state": settled.value, "by": by}
+    event: dict[str, JsonValue] = {
+        "call_id": call_id,
+        "tool": tool,
+        "state": settled.value,
+        "by": by,
+    }
     goes_on = not _unknown_calls(connection, run_id)
     _note(connection, run_id, "effect.resolved", event, goes_on=goes_on)
     return RunStatus.QUEUED if goes_on else status
@@ -117,8 +122,8 @@ def _not_unknown(
     if state is EffectState.IN_FLIGHT and status is RunStatus.NEEDS_ATTENTION:
         # Three workers died in the step before one could record that the call was lost.
         return (
-            f"{told}: say `celeriac retry {run_id}` first, so that a worker finds the lost call and "
-            "its outcome can be settled"
+            f"{told}: say `celeriac retry {run_id}` first, so that a worker finds the lost call "
+            "and its outcome can be settled"
         )
     if state is EffectState.IN_FLIGHT:
         return f"{told}: a worker is making it just now, and nobody has to settle it yet"

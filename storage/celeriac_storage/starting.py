@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from celeriac.codec import JsonValue, dumps
@@ -53,7 +53,7 @@ def start(connection: Connection, new: NewRun) -> Started:
     The run is `queued`, or `paused` because its thread is busy or no live worker has the agent.
     Raises `RunExists` (the run there is left as it is), `WrongOwner` or `ThreadBusy`; the
     transaction must then be rolled back. A queued run is published by the caller, right after the
-    commit, if `new` promises so; else a scheduler does, and `pg_notify` tells it at that very moment.
+    commit, if `new` promises so; else a scheduler does, and `pg_notify` tells it at that moment.
     """
     position = _take_thread_position(connection, new)
     paused_for = _reason_to_wait(connection, new)
@@ -116,27 +116,25 @@ def start(connection: Connection, new: NewRun) -> Started:
 
 def _take_thread_position(connection: Connection, new: NewRun) -> int:
     """Lock the thread (made on first use), check whose it is, and take the next turn in it."""
-    owner = {"tenant_id": new.tenant_id, "user_id": new.user_id}
-    connection.execute(
-        upsert(tables.tenants).values(tenant_id=new.tenant_id).on_conflict_do_nothing()
-    )
-    connection.execute(upsert(tables.users).values(owner).on_conflict_do_nothing())
-    connection.execute(
-        upsert(tables.threads).values(**owner, thread_id=new.thread_id).on_conflict_do_nothing()
-    )
-    this_thread = (
-        tables.threads.c.tenant_id == new.tenant_id,
-        tables.threads.c.thread_id == new.thread_id,
-    )
-    user_id, position = connection.execute(
-        update(tables.threads)
-        .where(*this_thread)
-        .values(next_position=tables.threads.c.next_position + 1)
-        .returning(tables.threads.c.user_id, tables.threads.c.next_position - 1)
+    user_id, position = connection.exec_driver_sql(
+        """
+        WITH tenant AS (
+            INSERT INTO celeriac.tenants (tenant_id) VALUES (%(tenant_id)s) ON CONFLICT DO NOTHING
+        ), owner AS (
+            INSERT INTO celeriac.users (tenant_id, user_id) VALUES (%(tenant_id)s, %(user_id)s)
+            ON CONFLICT DO NOTHING
+        )
+        INSERT INTO celeriac.threads AS thread (tenant_id, user_id, thread_id, next_position)
+        VALUES (%(tenant_id)s, %(user_id)s, %(thread_id)s, 1)
+        ON CONFLICT (tenant_id, thread_id) DO UPDATE SET next_position = thread.next_position + 1
+        RETURNING user_id, next_position - 1
+        """,
+        {"tenant_id": new.tenant_id, "user_id": new.user_id, "thread_id": new.thread_id},
     ).one()
     if user_id != new.user_id:
         raise WrongOwner(
-            f"thread {new.thread_id} belongs to another user than {new.user_id}; nothing was written"
+            f"thread {new.thread_id} belongs to another user than {new.user_id}; nothing was "
+            "written"
         )
     return int(position)
 

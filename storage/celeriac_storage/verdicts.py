@@ -7,6 +7,7 @@ older than the worker's last renewal, which shows that the server has run on sin
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from sqlalchemy import Connection
@@ -60,10 +61,11 @@ def suspects(connection: Connection, lease_seconds: float) -> list[Suspect]:
     return [Suspect(WorkerId(row[0]), row[1], row[2], row[3]) for row in rows]
 
 
-def declare_dead(connection: Connection, worker_id: WorkerId, verdict: Verdict) -> bool:
+def declare_dead(connection: Connection, worker_id: WorkerId, verdict: Verdict) -> datetime | None:
     """Declare the worker dead and end its sessions, so that it holds no lock and commits nothing.
 
-    False if it was declared dead, stopped, or is being looked at by another scheduler. Its steps are
+    Returns the moment of the verdict: what was published before it may have died with the worker.
+    None if it was declared dead, stopped, or is being looked at by another scheduler. Its steps are
     then taken by `recover`.
     """
     row = connection.exec_driver_sql(
@@ -74,18 +76,19 @@ def declare_dead(connection: Connection, worker_id: WorkerId, verdict: Verdict) 
             WHERE worker_id = %(worker_id)s AND dead_at IS NULL AND stopped_at IS NULL
             FOR UPDATE SKIP LOCKED
         )
-        RETURNING worker_id
+        RETURNING dead_at
         """,
         {"verdict": verdict, "worker_id": worker_id},
     ).fetchone()
     if row is None:
-        return False
+        return None
     connection.exec_driver_sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE application_name = %s AND pid <> pg_backend_pid()",
         (APPLICATION_NAME_PREFIX + worker_id,),
     )
-    return True
+    moment: datetime = row[0]
+    return moment
 
 
 def recover(connection: Connection) -> list[Due]:
@@ -178,5 +181,6 @@ def live_agents(connection: Connection) -> Sequence[str]:
     rows = connection.exec_driver_sql(
         "SELECT DISTINCT unnest(agents) FROM celeriac.workers"
         " WHERE dead_at IS NULL AND stopped_at IS NULL AND lease_until > clock_timestamp()"
+        " ORDER BY 1"
     )
     return [row[0] for row in rows]

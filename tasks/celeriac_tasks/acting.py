@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.context import ToolContext
-from celeriac.ids import CallId, effect_key
+from celeriac.ids import effect_key
 from celeriac.messages import results_message
 from celeriac.states import EffectKind, EffectState, Phase, StepKind
 from celeriac.testpoints import reach
@@ -32,18 +32,19 @@ MAX_PROGRESS_EVENTS = 20  # of one step: progress is for people, not a log
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What an act step leaves, and the message it adds to the conversation."""
+    """What an act step leaves: its record, the message it adds, and the calls still to be made."""
 
     record: StepRecord
     messages: Sequence[ModelMessage] = ()
+    pending: Sequence[Effect] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The calls of one act step, and the ids of those that come after it."""
+    """The calls of one act step, and those that come after it."""
 
     effects: Sequence[Effect]
-    remaining: Sequence[CallId]
+    remaining: Sequence[Effect]
 
     @property
     def kind(self) -> EffectKind:
@@ -52,23 +53,25 @@ class Batch:
         return EffectKind.NONE if _only_reads(first) else first.kind
 
 
-def pending_calls(claim: Claim) -> list[CallId]:
-    pending = claim.state.get("pending", [])
-    assert isinstance(pending, list)
-    return [CallId(str(call)) for call in pending]
-
-
 def next_batch(pending: Sequence[Effect]) -> Batch:
     """All adjacent read-only calls from the first on, or exactly one effectful call."""
     size = 1
     if _only_reads(pending[0]):
         while size < len(pending) and _only_reads(pending[size]):
             size += 1
-    return Batch(pending[:size], [effect.call_id for effect in pending[size:]])
+    return Batch(pending[:size], pending[size:])
 
 
 def _only_reads(effect: Effect) -> bool:
     return effect.kind is EffectKind.NONE or effect.state.is_settled
+
+
+class ToolFailed(Exception):
+    """A transactional tool raised; its transaction has to be rolled back."""
+
+    def __init__(self, error: dict[str, JsonValue]) -> None:
+        super().__init__(error["message"])
+        self.error = error
 
 
 class Acting:
@@ -119,33 +122,24 @@ class Acting:
         )
 
     def transact(self, connection: Connection) -> Deed:
-        """Run the call in the step's own transaction, inside a savepoint.
+        """Run the call in the step's own transaction.
 
-        The tool's exception undoes its writes and is told to the model. Raises the database's own
-        errors if the transaction is lost with them.
+        Raises `ToolFailed` if the tool failed or the database refused: the caller must then roll
+        back, which undoes the tool's writes, and commit `failed(...)` in a transaction of its own.
         """
         (effect,) = self._batch.effects
         effects.begin_transactional(connection, self._claim, effect.call_id)
         tool = self._loaded.tools[effect.tool]
-        context = self._context(effect, tool, connection)
-        savepoint = connection.begin_nested()
-        try:
-            reach("act.before_tool", self._claim.step)
-            outcome = call_here(tool, context, effect.arguments)
-            reach("act.after_tool", self._claim.step)
-        except BaseException:
-            if savepoint.is_active:
-                savepoint.rollback()
-            raise
+        reach("act.before_tool", self._claim.step)
+        outcome = call_here(tool, self._context(effect, tool, connection), effect.arguments)
+        reach("act.after_tool", self._claim.step)
         if isinstance(outcome, Raised):
-            savepoint.rollback()
-        else:
-            savepoint.commit()
+            raise ToolFailed(outcome.error)
         settled = self._settled(effect, outcome, connection)
         return self._done([replace(settled, was=EffectState.IN_FLIGHT)])
 
-    def spoiled(self, error: dict[str, JsonValue]) -> Deed:
-        """The tool's transaction was lost through the tool's own doing: tell the model."""
+    def failed(self, error: dict[str, JsonValue]) -> Deed:
+        """The transactional call failed and everything it wrote is undone: tell the model."""
         (effect,) = self._batch.effects
         return self._done([self._settled(effect, Raised(error, is_definite=True))])
 
@@ -245,7 +239,7 @@ class Acting:
         following = Phase.WAITING_TOOL if batch.remaining else Phase.WAITING_MODEL
         state: dict[str, JsonValue] = {"phase": following}
         if batch.remaining:
-            state["pending"] = list(batch.remaining)
+            state["pending"] = [effect.call_id for effect in batch.remaining]
         if "corrections" in self._claim.state:
             state["corrections"] = self._claim.state["corrections"]
         told: list[JsonValue] = [effect.call_id for effect in batch.effects]
@@ -260,6 +254,7 @@ class Acting:
                 settled=settled,
             ),
             [results_message(results)],
+            batch.remaining,
         )
 
     def _outcome_event(self, settled: SettledEffect) -> Event:

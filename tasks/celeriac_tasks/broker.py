@@ -55,6 +55,20 @@ class Broker:
         except (OperationalError, redis.RedisError, OSError) as error:
             raise broker_unavailable(self._app, error) from error
 
+    def eviction_policy(self) -> str | None:
+        """What Redis does when its memory is full; anything but `noeviction` loses messages.
+
+        None for a broker that has no such setting.
+        """
+        try:
+            with self._connections.acquire(block=True, timeout=5) as connection:
+                if connection.transport.driver_type != "redis":
+                    return None
+                client: Any = connection.default_channel.client
+                return str(client.info("memory")["maxmemory_policy"])
+        except (OperationalError, redis.RedisError, OSError) as error:
+            raise broker_unavailable(self._app, error) from error
+
 
 class Backlog:
     """Whether any message waits in the queues of this process, asked now and then."""

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pydantic_ai.messages import ModelMessage
 from sqlalchemy import Connection
 
-from celeriac.ids import RunId
+from celeriac.ids import CallId, RunId
 from celeriac.messages import CallResult, load_message, results_message
 from celeriac_storage.claims import Claim
+from celeriac_storage.effects import Effect
 from celeriac_storage.history import (
     StoredMessage,
     StoredResult,
@@ -28,6 +29,28 @@ class Conversation:
         self.messages: list[ModelMessage] = []
         self.position = 0  # in the run's log, of the next message that is not in here
         self._is_fresh = True
+        self._pending: Sequence[Effect] = ()
+        self._pending_epoch = -1
+
+    def has_all(self, claim: Claim) -> bool:
+        """Whether there is nothing to read for this claim."""
+        return not self._is_fresh and self.position == claim.message_count
+
+    def remember_pending(self, claim: Claim, pending: Sequence[Effect]) -> None:
+        """Keep the calls that the step committed under this claim leaves to the next one."""
+        self._pending, self._pending_epoch = pending, claim.epoch
+
+    def pending(self, claim: Claim) -> Sequence[Effect] | None:
+        """The calls of this act step, or None if they have to be read.
+
+        What was remembered holds for the next step under the same claim, or for the very next
+        claim: in between nobody had the run, so nobody has moved an effect.
+        """
+        is_current = self._pending_epoch in (claim.epoch, claim.epoch - 1)
+        wanted = pending_calls(claim)
+        if is_current and [effect.call_id for effect in self._pending] == wanted:
+            return self._pending
+        return None
 
     def catch_up(self, connection: Connection, claim: Claim) -> None:
         """Read what the database has and this does not."""
@@ -70,6 +93,13 @@ class ConversationCache:
             self._conversations[run_id] = conversation
             if len(self._conversations) > self._capacity:
                 self._conversations.popitem(last=False)
+
+
+def pending_calls(claim: Claim) -> list[CallId]:
+    """The calls that the latest checkpoint says are still to be made, in order."""
+    pending = claim.state.get("pending", [])
+    assert isinstance(pending, list)
+    return [CallId(str(call)) for call in pending]
 
 
 def call_result(stored: StoredResult) -> CallResult:

@@ -4,15 +4,16 @@ from typing import Any
 
 import redis
 from celery import Celery
+from kombu import Queue
 from kombu.exceptions import OperationalError
 
 from celeriac.errors import BrokerUnavailable
 from celeriac.ids import RunId
 from celeriac.secrets import redact, redact_url
-from celeriac_tasks.celery_app import STEP_TASK
+from celeriac_tasks.celery_app import STEP_TASK, make_queue
 
 _RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
-"""One more try at once: a pooled connection may have died unnoticed. The scheduler does the rest."""
+"""One more try at once: a pooled connection may have died unnoticed. More is the scheduler's."""
 
 
 class Publisher:
@@ -20,6 +21,7 @@ class Publisher:
 
     def __init__(self, app: Celery) -> None:
         self._app = app
+        self._queues: dict[str, Queue] = {}
 
     def publish(self, run_id: RunId, step: int, queue: str) -> None:
         """Tell some worker that this step is due. Raises `BrokerUnavailable`."""
@@ -28,7 +30,7 @@ class Publisher:
                 STEP_TASK,
                 args=(run_id, step),
                 task_id=f"{run_id}:{step}",  # so that a run is found in Flower by its id
-                queue=queue,
+                queue=self._queue(queue),  # type: ignore[arg-type]  # it takes a Queue as well
                 retry=True,
                 retry_policy=_RETRY,
                 ignore_result=True,
@@ -37,13 +39,25 @@ class Publisher:
             raise broker_unavailable(self._app, error) from error
 
     def warm(self) -> None:
-        """Connect now, so that the first failover does not pay for it. Raises `BrokerUnavailable`."""
+        """Connect now, so that the first failover need not wait. Raises `BrokerUnavailable`."""
         try:
             with self._app.producer_or_acquire() as producer:
                 producer.connection.ensure_connection(max_retries=1, timeout=5)
                 producer.channel  # noqa: B018 - the property opens it
         except (OperationalError, redis.RedisError, OSError) as error:
             raise broker_unavailable(self._app, error) from error
+
+    def close(self) -> None:
+        """Let go of the connections. They stay in kombu's pool, which the process's other Celery
+        applications on this broker share, so they are not ours to close."""
+        self._app.close()
+
+    def _queue(self, name: str) -> Queue:
+        # Never by name alone: Celery would declare a queue that is not in this process's settings
+        # as durable, and RabbitMQ refuses that where a worker has declared it as ours.
+        if name not in self._queues:
+            self._queues[name] = make_queue(name)
+        return self._queues[name]
 
 
 def broker_unavailable(app: Celery, error: Exception) -> BrokerUnavailable:

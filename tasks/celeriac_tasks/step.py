@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pydantic_ai.messages import ModelMessage
 from sqlalchemy import Connection
 
 from celeriac.errors import DatabaseUnavailable, Fenced
@@ -24,11 +23,12 @@ from celeriac.states import EffectKind, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
 from celeriac_storage import claims, effects
 from celeriac_storage.claims import Claim, RequestsChanged
+from celeriac_storage.effects import Effect
 from celeriac_storage.steps import Committed, Next, StepRecord, commit
-from celeriac_tasks.acting import Acting, next_batch, pending_calls
-from celeriac_tasks.conversation import Conversation
+from celeriac_tasks.acting import Acting, Deed, next_batch
+from celeriac_tasks.conversation import Conversation, pending_calls
 from celeriac_tasks.loaded_agent import LoadedAgent
-from celeriac_tasks.thinking import think
+from celeriac_tasks.thinking import Thought, think
 from celeriac_tasks.transacting import commit_with_tool
 from celeriac_tasks.worker_process import WorkerProcess
 
@@ -127,12 +127,13 @@ class _Step:
     def take(self) -> Committed:
         """Make the transition and commit it. Raises `Fenced` or `DatabaseUnavailable`."""
         try:
-            committed, added = self._transition()
+            committed, left = self._transition()
         except RequestsChanged as changed:
             # Asked for something before anything was done: do not begin.
             self._claim = changed.claim
-            committed, added = self._transition()
-        self._conversation.extend(added)
+            committed, left = self._transition()
+        self._conversation.extend(left.messages)
+        self._conversation.remember_pending(self._claim, left.pending)
         return committed
 
     def following_claim(self, committed: Committed) -> Claim:
@@ -154,37 +155,41 @@ class _Step:
             agent_hash=claim.agent_hash or self._loaded.agent_hash,
         )
 
-    def _transition(self) -> tuple[Committed, Sequence[ModelMessage]]:
-        claim = self._claim
-        if claim.phase is Phase.WAITING_TOOL:
-            return self._act()
+    def _transition(self) -> tuple[Committed, Thought | Deed]:
+        pending = self._load()
+        reach("step.after_load", self._claim.step)
+        if self._claim.phase is Phase.WAITING_TOOL:
+            return self._act(pending)
         if (ended := self._ended_before_it_begins()) is not None:
-            return self._commit(ended), ()
-        with self._worker.active, self._worker.database.connect() as connection:
-            self._conversation.catch_up(connection, claim)
-        reach("step.after_load", claim.step)
-        thought = think(self._loaded, claim, self._conversation.messages)
-        return self._commit(thought.record), thought.messages
+            return self._commit(Thought(ended))
+        return self._commit(think(self._loaded, self._claim, self._conversation.messages))
 
-    def _act(self) -> tuple[Committed, Sequence[ModelMessage]]:
-        claim, worker = self._claim, self._worker
-        with worker.active, worker.database.connect() as connection:
-            self._conversation.catch_up(connection, claim)
-            pending = effects.load(connection, claim.run_id, pending_calls(claim))
-        reach("step.after_load", claim.step)
+    def _load(self) -> Sequence[Effect]:
+        """Read what this process does not have: new messages, and the calls of an act step."""
+        claim, conversation = self._claim, self._conversation
+        pending = conversation.pending(claim)
+        if pending is None or not conversation.has_all(claim):
+            with self._worker.active, self._worker.database.connect() as connection:
+                conversation.catch_up(connection, claim)
+                if pending is None:
+                    pending = effects.load(connection, claim.run_id, pending_calls(claim))
+        return pending
+
+    def _act(self, pending: Sequence[Effect]) -> tuple[Committed, Thought | Deed]:
         batch = next_batch(pending)
-        acting = Acting(worker.database, self._loaded, claim, batch)
+        acting = Acting(self._worker.database, self._loaded, self._claim, batch)
         if (lost := acting.lost_attempt()) is not None:
-            return self._commit(lost.record), lost.messages
+            return self._commit(lost)
         if (ended := self._ended_before_it_begins()) is not None:
-            return self._commit(ended), ()
+            return self._commit(Deed(ended))
         if (missing := acting.missing_tool()) is not None:
-            return self._commit(missing.record), missing.messages
+            return self._commit(missing)
         if batch.kind is EffectKind.TRANSACTIONAL:
-            deed, committed = commit_with_tool(worker.database, acting, self._commit_in)
-            return committed, deed.messages
-        deed = acting.read() if batch.kind is EffectKind.NONE else acting.call_external()
-        return self._commit(deed.record), deed.messages
+            deed, committed = commit_with_tool(self._worker.database, acting, self._commit_in)
+            return committed, deed
+        return self._commit(
+            acting.read() if batch.kind is EffectKind.NONE else acting.call_external()
+        )
 
     def _ended_before_it_begins(self) -> StepRecord | None:
         claim = self._claim
@@ -206,7 +211,7 @@ class _Step:
             Next.failed("limit_exceeded", dict(error)), kind, "limit_exceeded", advances=False
         )
 
-    def _commit(self, record: StepRecord) -> Committed:
+    def _commit(self, left: Thought | Deed) -> tuple[Committed, Thought | Deed]:
         """Commit, however long the database is away: a model's answer is worth waiting for.
 
         A commit whose answer got lost may have happened; the fence then tells, and the scheduler
@@ -214,13 +219,13 @@ class _Step:
         """
         give_up_at = time.monotonic() + self._worker.deadline_seconds
         while True:
-            adopted = self._adopted(record)
+            adopted = self._adopted(left.record)
             try:
                 with self._worker.active, self._worker.session(adopted) as connection:
                     reach("step.before_commit", self._claim.step)
                     committed = self._commit_once(connection, adopted)
                 reach("step.after_commit", self._claim.step)
-                return committed
+                return committed, left
             except RequestsChanged as changed:
                 self._claim = changed.claim
             except DatabaseUnavailable:

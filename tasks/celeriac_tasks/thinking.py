@@ -8,7 +8,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 
 from celeriac import model_loop, models
 from celeriac.backoff import backoff_for
-from celeriac.codec import JsonValue
+from celeriac.codec import JsonValue, stored_form
 from celeriac.errors import InvalidArguments
 from celeriac.ids import call_id
 from celeriac.limits import Limits
@@ -19,6 +19,7 @@ from celeriac.testpoints import reach
 from celeriac.think_failure import ThinkFailure, ThinkFailureKind, check_response, classify
 from celeriac.tools import Tool, parse_arguments
 from celeriac_storage.claims import Claim
+from celeriac_storage.effects import Effect
 from celeriac_storage.steps import (
     Event,
     Message,
@@ -35,10 +36,11 @@ _UNKNOWN_TOOL_VERSION = "-"
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """What a think step leaves, and the messages it adds to the conversation."""
+    """What a think step leaves: its record, the messages it adds, and the calls to be made."""
 
     record: StepRecord
     messages: Sequence[ModelMessage] = ()
+    pending: Sequence[Effect] = ()
 
 
 def think(loaded: LoadedAgent, claim: Claim, messages: Sequence[ModelMessage]) -> Thought:
@@ -129,6 +131,23 @@ def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Tho
             output_tokens=response.usage.output_tokens,
         ),
         [load_message(body)],
+        [_as_stored(effect) for effect in planned],
+    )
+
+
+def _as_stored(planned: PlannedEffect) -> Effect:
+    return Effect(
+        planned.call_id,
+        planned.provider_call_id,
+        planned.tool,
+        planned.tool_version,
+        planned.kind,
+        stored_form(planned.arguments),
+        planned.state,
+        attempt=0,
+        token=None,
+        result=None,
+        error=planned.error,
     )
 
 

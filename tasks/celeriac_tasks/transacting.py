@@ -9,12 +9,13 @@ from celeriac.codec import JsonValue
 from celeriac.secrets import redact
 from celeriac_storage.database import IDLE_IN_TRANSACTION, Database, sqlstate
 from celeriac_storage.steps import Committed, StepRecord
-from celeriac_tasks.acting import Acting, Deed
+from celeriac_tasks.acting import Acting, Deed, ToolFailed
 
 MAX_TRIES = 5
 _LOST_RACES = {"40001", "40P01"}  # serialization failure, deadlock
-# Our trigger refused a COMMIT, or our savepoint or the whole transaction is gone.
-_ENDED_BY_TOOL = {"CE004", "25P01", "25P02", "3B001"}
+# Our trigger refused a COMMIT, or the mark that `begin_transactional` set is gone with its
+# transaction, which the commit's own check finds.
+_ENDED_BY_TOOL = {"CE004", "CE005", "25P01", "25P02"}
 
 
 def commit_with_tool(
@@ -22,8 +23,9 @@ def commit_with_tool(
 ) -> tuple[Deed, Committed]:
     """Run the tool and commit the step with what it wrote, or neither.
 
-    A lost race with another transaction is run again from the start. A transaction that the tool
-    itself spoiled is told to the model, in a transaction of its own. Raises `Fenced`,
+    A lost race with another transaction is run again from the start. A tool that fails, or spoils
+    the transaction, is told to the model in a second transaction. (A savepoint would save that one,
+    and cost two round trips for each tool that does not fail.) Raises `Fenced`,
     `RequestsChanged` or `DatabaseUnavailable`, with everything rolled back.
 
     It takes no active place: waiting for one with a connection in hand, while those inside wait for
@@ -34,12 +36,14 @@ def commit_with_tool(
             with database.begin() as connection:
                 deed = acting.transact(connection)
                 return deed, commit(connection, deed.record)
+        except ToolFailed as failure:
+            failed = acting.failed(failure.error)
         except (DBAPIError, InvalidRequestError) as error:
             if sqlstate(error) in _LOST_RACES and tries_left:
                 continue
-            spoiled = acting.spoiled(_explain(error, acting.tool_name))
+            failed = acting.failed(_explain(error, acting.tool_name))
         with database.begin() as connection:
-            return spoiled, commit(connection, spoiled.record)
+            return failed, commit(connection, failed.record)
     raise AssertionError("the last try returns or raises")
 
 

@@ -1,4 +1,4 @@
-"""Cancelling: at once where nobody works on the run, by the step's own commit where somebody does."""
+"""Cancelling: at once where nobody works on the run, else by the step's own commit."""
 
 import threading
 
@@ -7,7 +7,7 @@ import pytest
 from celeriac.errors import Conflict, UnknownRun
 from celeriac.ids import RunId, ThreadId
 from celeriac.states import EffectState, Phase, RunStatus, StepKind
-from celeriac_storage import effects, resolving, steps
+from celeriac_storage import effects, resolving, steps, verdicts
 from celeriac_storage.claims import RequestsChanged
 from celeriac_storage.database import Database
 from celeriac_storage.requests import request_cancel
@@ -41,9 +41,7 @@ def test_a_queued_run_is_cancelled_at_once(hand: Hand) -> None:
 @pytest.mark.parametrize("phase", [Phase.WAITING_TIMER, Phase.WAITING_USER, Phase.WAITING_WORKER])
 def test_a_paused_run_is_cancelled_at_once(hand: Hand, phase: Phase) -> None:
     run_id = hand.start()
-    hand.finish(
-        hand.claim(run_id), Next(RunStatus.PAUSED, phase, resume_phase=Phase.WAITING_MODEL)
-    )
+    hand.finish(hand.claim(run_id), Next(RunStatus.PAUSED, phase, resume_phase=Phase.WAITING_MODEL))
 
     assert cancel(hand, run_id) is RunStatus.CANCELLED
 
@@ -182,7 +180,8 @@ def test_a_call_lost_in_flight_is_unknown_when_its_run_is_cancelled(hand: Hand) 
     # no step is left that could find the call in flight.
     run_id = hand.start()
     (call,) = hand.ask_for_calls(run_id)
-    _take_back_from_dead_worker(hand, run_id, hand.begin_call(run_id, call))
+    hand.begin_call(run_id, call)
+    _take_back_from_dead_worker(hand, run_id)
 
     assert cancel(hand, run_id) is RunStatus.CANCELLED
 
@@ -194,9 +193,7 @@ def test_a_call_lost_in_flight_is_unknown_when_its_run_is_cancelled(hand: Hand) 
     assert hand.events(run_id)[-2:] == ["effect.unknown", "run.cancelled"]
 
 
-def _take_back_from_dead_worker(hand: Hand, run_id: RunId, claim: object) -> None:
-    from celeriac_storage import verdicts
-
+def _take_back_from_dead_worker(hand: Hand, run_id: RunId) -> None:
     with hand.database.begin() as connection:
         assert verdicts.declare_dead(connection, hand.worker_id, "lease")
         verdicts.recover(connection)

@@ -5,7 +5,7 @@ import pytest
 from celeriac.errors import Conflict, UnknownCall, UnknownRun
 from celeriac.ids import CallId, RunId
 from celeriac.states import EffectState, Phase, RunStatus
-from celeriac_storage import artifacts, effects
+from celeriac_storage import artifacts, claims, effects
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.requests import request_cancel
@@ -182,7 +182,10 @@ def test_only_a_run_that_needs_attention_is_retried(hand: Hand, ending: str, sai
     if ending == "completed":
         hand.complete(run_id)
 
-    with pytest.raises(Conflict, match=f"is {ending} .*{said}"), hand.database.begin() as connection:
+    with (
+        pytest.raises(Conflict, match=f"is {ending} .*{said}"),
+        hand.database.begin() as connection,
+    ):
         retry(connection, run_id, ALICE)
 
     assert hand.row(run_id).status == ending
@@ -195,7 +198,5 @@ def _load(hand: Hand, claim: Claim, call: CallId) -> effects.Effect:
 
 
 def _give_back(hand: Hand, claim: Claim) -> None:
-    from celeriac_storage import claims
-
     with hand.database.connect() as connection:
         assert claims.release(connection, claim)

@@ -1,5 +1,6 @@
 # features: 004-05
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -35,7 +36,7 @@ def test_runs_that_failed_together_do_not_come_back_together() -> None:
 
     assert 4.0 <= waits[0] < 4.1
     assert 7.9 < waits[-1] < 8.0
-    assert max(later - earlier for earlier, later in zip(waits, waits[1:], strict=False)) < 0.1
+    assert max(later - earlier for earlier, later in pairwise(waits)) < 0.1
 
 
 @given(attempt=st.integers(1, 100_000), seed=seeds)

@@ -5,10 +5,8 @@ import dataclasses
 import datetime as dt
 import enum
 import inspect
-import itertools
 import json
 import math
-import os
 import sys
 import types
 import uuid
@@ -38,30 +36,24 @@ from celeriac.codec import (
 from celeriac.errors import InvalidInput
 from celeriac.plain import MAX_DESCRIPTION_CHARACTERS
 from celeriac.secrets import forget_cached_secrets, register_secret
+from tests.servers import DatabaseServer
 
 Jsonb = Callable[[str], str]
 
-DATABASE_URL = os.environ.get(
-    "CELERIAC_TEST_DATABASE_URL", "postgresql://postgres@127.0.0.1:5432/postgres"
-)
-
 
 @pytest.fixture(scope="module")
-def jsonb() -> Iterator[Jsonb]:
+def jsonb(database_server: DatabaseServer) -> Iterator[Jsonb]:
     """What PostgreSQL prints after it stored a text as jsonb."""
-    try:
-        connection = psycopg.connect(DATABASE_URL, autocommit=True)
-    except psycopg.OperationalError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"no PostgreSQL at {DATABASE_URL}: {error}")
+    with (
+        database_server.database(migrated=False) as url,
+        psycopg.connect(url, autocommit=True) as connection,
+    ):
 
-    def stored(text: str) -> str:
-        row = connection.execute("SELECT %s::jsonb::text", [text]).fetchone()
-        assert row is not None
-        return str(row[0])
+        def stored(text: str) -> str:
+            row = connection.execute("SELECT %s::jsonb::text", [text]).fetchone()
+            assert row is not None
+            return str(row[0])
 
-    with connection:
         yield stored
 
 
@@ -408,15 +400,14 @@ def test_an_object_whose_repr_raises_is_described() -> None:
 
 
 def test_an_iterator_is_described_and_not_read() -> None:
-    endless = itertools.count()
     generator = (n for n in range(3))
+    numbers = iter([0, 1, 2])
 
-    described = dumps([endless, generator])
+    described = dumps([generator, numbers])
 
-    assert "unserialisable count" in described
     assert "unserialisable generator" in described
-    assert next(endless) == 0
-    assert list(generator) == [0, 1, 2]
+    assert "unserialisable list_iterator" in described
+    assert list(generator) == list(numbers) == [0, 1, 2]
 
 
 def test_one_bad_field_of_a_model_does_not_cost_the_others() -> None:

@@ -51,12 +51,10 @@ def stored_and_loaded(message: ModelMessage) -> ModelMessage:
 def as_sent(message: ModelMessage) -> ModelMessage:
     """`message` without what is never sent: all that two equal messages may differ in."""
     moment = datetime(2000, 1, 1, tzinfo=UTC)
-    parts: list[Any] = [
-        replace(part, timestamp=moment)
-        if any(field.name == "timestamp" for field in fields(part))
-        else part
-        for part in message.parts
-    ]
+    parts: list[Any] = list(message.parts)
+    for index, part in enumerate(parts):
+        if any(field.name == "timestamp" for field in fields(part)):
+            parts[index] = replace(part, timestamp=moment)
     if isinstance(message, ModelRequest):
         return replace(message, parts=parts, timestamp=None)
     return replace(message, parts=parts, timestamp=moment, usage=RequestUsage())
@@ -76,7 +74,11 @@ MESSAGES: dict[str, ModelMessage] = {
         ]
     ),
     "result with a file": ModelRequest(
-        [ToolReturnPart("shot", [{"n": 1}, BinaryContent(b"\xff", media_type="application/pdf")], "c1")]
+        [
+            ToolReturnPart(
+                "shot", [{"n": 1}, BinaryContent(b"\xff", media_type="application/pdf")], "c1"
+            )
+        ]
     ),
     "text": ModelResponse([TextPart("Zażółć gęślą jaźń \x00 \n")], finish_reason="stop"),
     "arguments as a dict": ModelResponse(
@@ -206,7 +208,10 @@ def test_data_that_looks_like_a_file_stays_data() -> None:
 
 def test_an_error_reaches_the_model_as_a_failed_call_with_its_id() -> None:
     message = results_message(
-        [CallResult("call_9", "pay", {"paid": True}), CallResult("call_8", "pay", "no", True)]
+        [
+            CallResult("call_9", "pay", {"paid": True}),
+            CallResult("call_8", "pay", "no", is_error=True),
+        ]
     )
 
     paid, refused = stored_and_loaded(message).parts

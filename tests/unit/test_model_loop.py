@@ -1,6 +1,7 @@
 import asyncio
 import concurrent.futures
 import contextvars
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -70,7 +71,7 @@ def test_a_coroutine_sees_its_callers_context_variables() -> None:
 def test_a_deadline_cancels_the_coroutine() -> None:
     witness = Witness()
 
-    with pytest.raises(TimeoutError, match=r"took longer than 0\.05 s"):
+    with pytest.raises(TimeoutError, match=r"Witness.wait took longer than 0\.05 s"):
         model_loop.run(witness.wait(), timeout_seconds=0.05)
 
     assert witness.cancelled.is_set()
@@ -145,6 +146,46 @@ def test_closing_waits_for_what_was_to_be_closed_with_the_loop() -> None:
     assert closed == ["slow", "failed"]
 
 
+def test_what_starts_while_the_loop_closes_can_still_be_closed_with_it() -> None:
+    closed = threading.Event()
+    closing = threading.Event()
+
+    async def start_late() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            closing.set()
+            model_loop.at_close(close_it)
+
+    async def close_it() -> None:
+        closed.set()
+
+    witness = Witness()
+    model_loop.submit(start_late())
+    model_loop.submit(witness.wait())
+    assert witness.started.wait(5)
+    model_loop.close()
+
+    assert closing.is_set()
+    assert closed.is_set()
+
+
+def test_a_thread_that_a_coroutine_left_behind_does_not_hold_up_closing() -> None:
+    release = threading.Event()
+
+    async def block_a_thread() -> None:
+        await asyncio.to_thread(release.wait)
+
+    future = model_loop.submit(block_a_thread())
+    started = time.monotonic()
+    model_loop.run(asyncio.sleep(0.01))
+    model_loop.close()
+
+    assert time.monotonic() - started < model_loop.CANCEL_GRACE_SECONDS
+    assert future.cancelled()
+    release.set()
+
+
 def test_after_closing_the_next_call_starts_a_new_loop() -> None:
     model_loop.run(thread_id())
     model_loop.close()
@@ -169,3 +210,22 @@ def test_waiting_on_the_loop_for_the_loop_is_refused() -> None:
 
     with pytest.raises(RuntimeError, match="cannot wait for itself"):
         model_loop.run(wait_for_itself())
+
+
+# From Python 3.12 on, forking beside a thread warns. A child of a prefork pool does just that.
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_has_a_loop_of_its_own_and_cannot_hurt_the_parents() -> None:
+    async def process_id() -> int:
+        return os.getpid()
+
+    model_loop.run(process_id())
+    child = os.fork()
+    if child == 0:
+        inherited = model_loop._inherited.pop()
+        inherited.close()  # as collecting it would
+        answer = model_loop.run(process_id(), timeout_seconds=5)
+        os._exit(0 if answer == os.getpid() else 1)
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert model_loop.run(process_id(), timeout_seconds=5) == os.getpid()

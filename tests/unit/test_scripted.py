@@ -147,7 +147,8 @@ def test_as_a_pydantic_ai_model_it_waits_and_then_answers() -> None:
 
 
 def test_a_request_costs_less_than_a_tenth_of_a_millisecond() -> None:
-    messages = [user_message("go"), *[ModelResponse([TextPart("x")]) for _ in range(50)]]
+    messages: list[ModelMessage] = [user_message("go")]
+    messages += [ModelResponse([TextPart("x")]) for _ in range(50)]
     model = ScriptedModel([say("x")] * 51)
     best = min(_seconds(lambda: model.respond(messages)) for _ in range(200))
 

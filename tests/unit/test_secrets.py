@@ -94,6 +94,7 @@ def test_a_short_or_ordinary_value_is_no_secret(
         "correct-horse-battery",
         "1234567890123456",
         "/9j/4AAQSkZJRgABAQ",  # base64 may begin like a path
+        "/9j/" + "4AAQSkZJ" * 100,
         " surrounded-by-1-space ",
     ],
 )
@@ -156,6 +157,12 @@ def test_of_two_secrets_that_begin_alike_the_longer_goes_whole() -> None:
     register_secret("plum-tree-plum-cake")
 
     assert redact("plum-tree-plum-cake plum-tree") == "[redacted] [redacted]"
+
+
+def test_a_secret_is_found_in_its_url_encoded_form() -> None:
+    register_secret("a/b+c=plum tree")
+
+    assert redact("?q=a%2Fb%2Bc%3Dplum%20tree&n=1") == "?q=[redacted]&n=1"
 
 
 # -------------------------------------------------------------------------------- shapes
@@ -256,6 +263,12 @@ def test_a_match_never_begins_inside_an_escape_or_outside_of_a_string(
     register_secret(secret)
 
     assert json.loads(redact(json.dumps(value))) == redacted
+
+
+def test_json_text_in_ascii_stays_in_ascii() -> None:
+    register_secret("w7-plum-tree")
+
+    assert redact(r'["\u00fc \ud800 w7-plum-tree"]') == r'["\u00fc \ud800 [redacted]"]'
 
 
 def test_what_is_no_json_is_redacted_as_prose() -> None:

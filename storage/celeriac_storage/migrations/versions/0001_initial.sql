@@ -146,7 +146,7 @@ CREATE TABLE celeriac.runs (
         AND (status <> 'completed' OR error IS NULL)
     ),
     CONSTRAINT runs_phase CHECK (
-        CASE status
+        (CASE status
             WHEN 'queued' THEN phase IN ('waiting_model', 'waiting_tool')
             WHEN 'running' THEN phase IN ('waiting_model', 'waiting_tool')
             WHEN 'paused' THEN phase IN (
@@ -154,7 +154,7 @@ CREATE TABLE celeriac.runs (
                 'waiting_user', 'waiting_thread', 'waiting_worker')
             WHEN 'needs_attention' THEN phase IN ('waiting_model', 'waiting_tool', 'waiting_user')
             ELSE status IN ('completed', 'failed', 'cancelled') AND phase IS NULL
-        END
+        END) IS TRUE  -- a check that is null, as of a missing phase, would let it pass
     ),
     CONSTRAINT runs_resume_phase CHECK (
         resume_phase IN ('waiting_model', 'waiting_tool')
@@ -253,6 +253,10 @@ CREATE TABLE celeriac.effects (
     erased_at timestamptz,
     key_id text,
     PRIMARY KEY (run_id, call_id),
+    CONSTRAINT effects_state CHECK (state IN (
+        'planned', 'proposed', 'approved', 'in_flight', 'unknown', 'not_done', 'committed', 'failed',
+        'invalid', 'precondition_failed', 'rejected', 'expired', 'known_bad', 'rolled_back'
+    )),
     CONSTRAINT effects_outcome CHECK (
         (result IS NULL AND result_artifact IS NULL) OR error IS NULL
     ),

@@ -1,0 +1,91 @@
+"""The agents that are measured, and the tables their effects are counted in."""
+
+import base64
+import random
+import time
+from collections.abc import Sequence
+
+from pydantic_ai.messages import ModelMessage
+from sqlalchemy import text
+
+from celeriac.agent import Agent
+from celeriac.context import ToolContext
+from celeriac.limits import Limits
+from celeriac.scripted import ScriptedModel, ToolCall, Turn, turn_number
+from celeriac.tools import tool
+
+PAYLOAD_BYTES = 1024
+LIMITS = Limits(steps=1_000_000, tool_calls=1_000_000, tokens=10**12)
+
+CREATE_TABLES = """
+CREATE SCHEMA IF NOT EXISTS celeriac_bench;
+CREATE TABLE IF NOT EXISTS celeriac_bench.effects (
+    effect_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    run_id text NOT NULL,
+    call_id text NOT NULL
+);
+"""
+
+
+def payload(seed: str, size: int = PAYLOAD_BYTES) -> str:
+    """`size` bytes of text that no compression helps with, the same for the same seed."""
+    return base64.b64encode(random.Random(seed).randbytes(size)).decode()[:size]  # noqa: S311
+
+
+@tool(effect="transactional")
+def insert_row(ctx: ToolContext) -> str:
+    """Insert one business row; answers with 1 KB."""
+    ctx.connection.execute(
+        text("INSERT INTO celeriac_bench.effects (run_id, call_id) VALUES (:run_id, :call_id)"),
+        {"run_id": ctx.run_id, "call_id": ctx.call_id},
+    )
+    return payload(ctx.idempotency_key)
+
+
+@tool(effect="none")
+def hold_still(seconds: float) -> str:
+    """Wait, so that there is something to kill."""
+    time.sleep(seconds)
+    return "held"
+
+
+def _work(turns: int) -> ScriptedModel:
+    """A model that asks for `turns` rows, one at a time, with 1 KB of text each; then it is done."""
+
+    def answer(messages: Sequence[ModelMessage]) -> Turn:
+        number = turn_number(messages)
+        if number >= turns:
+            return Turn(text="done")
+        return Turn(payload(f"{number}"), calls=(ToolCall("insert_row", {}),))
+
+    return ScriptedModel(answer)
+
+
+def _thoughts() -> ScriptedModel:
+    """A model that thinks 1 KB at a time and is never finished."""
+    return ScriptedModel(
+        lambda messages: Turn(payload(f"{turn_number(messages)}"), is_suspended=True)
+    )
+
+
+throughput = Agent("bench-throughput", _work(9), tools=[insert_row], limits=LIMITS)
+"""20 transitions: nine times think and act, and two that end it."""
+
+growth_with_effects = Agent(
+    "bench-growth-effects", _work(1_000_000), tools=[insert_row], limits=LIMITS
+)
+growth_of_thoughts = Agent("bench-growth-thoughts", _thoughts(), limits=LIMITS)
+
+failover = Agent(
+    "bench-failover",
+    ScriptedModel(
+        [
+            Turn(calls=(ToolCall("insert_row", {}),)),
+            Turn(calls=(ToolCall("hold_still", {"seconds": 1.5}),)),
+            Turn(calls=(ToolCall("insert_row", {}),)),
+            Turn(text="done"),
+        ]
+    ),
+    tools=[insert_row, hold_still],
+    limits=LIMITS,
+)

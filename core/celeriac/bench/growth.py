@@ -1,0 +1,87 @@
+"""Time and bytes per step as a run gets long."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from celeriac.agent import Agent
+from celeriac.bench import agents
+from celeriac.bench.processes import Processes, wait_until
+from celeriac.client import Client
+from celeriac.ids import RunId
+from celeriac_storage.database import Database
+
+WINDOW = 20  # steps that one point's milliseconds are the mean of
+SECONDS_PER_STEP = 0.5  # far more than one takes: a bound on the whole measurement
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthPoint:
+    """`milliseconds`: mean of the steps around `step`. `bytes`: of all tables since the start."""
+
+    step: int
+    milliseconds: float
+    bytes: int
+
+
+def measure_growth(
+    client: Client, database: Database, *, steps: int, with_effects: bool
+) -> Iterator[GrowthPoint]:
+    """Points of one run of `steps` steps, each with 1 KB of new conversation."""
+    with database.begin() as connection:
+        connection.exec_driver_sql(agents.CREATE_TABLES)
+    agent = agents.growth_with_effects if with_effects else agents.growth_of_thoughts
+    limited = Agent(
+        agent.name,
+        agent.model,
+        tools=agent.tools,
+        limits=agents.LIMITS,
+    )
+    with Processes(database, {}) as processes:
+        processes.start_scheduler()
+        processes.wait_for_workers(processes.start_worker())
+        before = _bytes(database)
+        run_id = client.start(limited, None).run_id
+        marks = sorted({WINDOW, *range(steps // 10, steps + 1, steps // 10)})
+        for mark in marks:
+            wait_until(
+                lambda mark=mark: _step(database, run_id) >= mark,  # type: ignore[misc]
+                steps * SECONDS_PER_STEP,
+                f"step {mark}",
+            )
+            if mark == marks[-1]:
+                client.cancel(run_id)
+                time.sleep(0.2)
+            yield GrowthPoint(
+                mark, _milliseconds(database, run_id, mark), _bytes(database) - before
+            )
+
+
+def _step(database: Database, run_id: RunId) -> int:
+    with database.connect() as connection:
+        return int(
+            connection.exec_driver_sql(
+                "SELECT step FROM celeriac.runs WHERE run_id = %s", (run_id,)
+            ).scalar_one()
+        )
+
+
+def _milliseconds(database: Database, run_id: RunId, mark: int) -> float:
+    with database.connect() as connection:
+        mean = connection.exec_driver_sql(
+            "SELECT extract(epoch FROM max(committed_at) - min(committed_at)) * 1000"
+            " / greatest(count(*) - 1, 1) FROM celeriac.checkpoints"
+            " WHERE run_id = %s AND step BETWEEN %s AND %s",
+            (run_id, max(0, mark - WINDOW), mark - 1),
+        ).scalar_one()
+    return round(float(mean), 3)
+
+
+def _bytes(database: Database) -> int:
+    with database.connect() as connection:
+        return int(
+            connection.exec_driver_sql(
+                "SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class"
+                " WHERE relkind = 'r' AND relnamespace = 'celeriac'::regnamespace"
+            ).scalar_one()
+        )

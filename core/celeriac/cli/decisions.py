@@ -1,0 +1,70 @@
+"""What people decide about a run: `celeriac cancel`, `resolve` and `retry`."""
+
+from typing import Annotated
+
+import typer
+
+from celeriac.cli.environment import environment
+from celeriac.cli.group import WrongUsage
+from celeriac.cli.output import AsJson, By, RunArgument, print_json
+from celeriac.cli.starting import parse_json
+from celeriac.states import RunStatus
+
+
+def cancel(
+    context: typer.Context, run_id: RunArgument, by: By = None, as_json: AsJson = False
+) -> None:
+    """Cancel a run. A step in progress is recorded first, so a running effect is never lost."""
+    with environment(context).client() as client:
+        status = client.cancel(run_id, by=by)
+    _print(
+        run_id,
+        status,
+        "is cancelled"
+        if status is RunStatus.CANCELLED
+        else "is asked to end; it does when the step in progress is recorded",
+        as_json=as_json,
+    )
+
+
+def resolve(
+    context: typer.Context,
+    run_id: RunArgument,
+    call_id: Annotated[str, typer.Argument(metavar="CALL", help="The call, as `show` lists it.")],
+    committed: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="It took effect, and this is the result to tell."),
+    ] = None,
+    not_done: Annotated[
+        bool, typer.Option("--not-done", help="It changed nothing, and never will: make it again.")
+    ] = False,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what came of a call whose outcome is unknown; the run then goes on."""
+    if (committed is not None) == not_done:
+        raise WrongUsage("say either --committed JSON or --not-done")
+    from celeriac.client import NotDone, TookEffect
+
+    resolution = (
+        NotDone() if committed is None else TookEffect(parse_json(committed, "--committed"))
+    )
+    with environment(context).client() as client:
+        status = client.resolve(run_id, call_id, resolution, by=by)
+    _print(run_id, status, f"is {status}", as_json=as_json)
+
+
+def retry(
+    context: typer.Context, run_id: RunArgument, by: By = None, as_json: AsJson = False
+) -> None:
+    """Let a run that needs attention try its step again."""
+    with environment(context).client() as client:
+        status = client.retry(run_id, by=by)
+    _print(run_id, status, f"is {status}", as_json=as_json)
+
+
+def _print(run_id: str, status: RunStatus, words: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"run_id": run_id, "status": status})
+    else:
+        typer.echo(f"run {run_id} {words}")

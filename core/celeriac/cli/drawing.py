@@ -1,0 +1,82 @@
+"""One run as people see it: `show`, and what `run --wait` ends with."""
+
+from typing import TYPE_CHECKING
+
+from celeriac.cli.output import STYLES, brief, cell, clock, table, time_of_day
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from celeriac.reports import Run
+
+LONGEST_VALUE_CHARACTERS = 2000
+
+
+def draw_run(run: "Run", waiting: str | None) -> "RenderableType":
+    """The run's facts, its steps and its effects, one under the other."""
+    from rich.console import Group
+
+    parts = [_facts(run, waiting)]
+    if run.steps:
+        parts.append(
+            table(
+                ["step", "kind", "worker", "started", "committed", "ms"],
+                [
+                    (
+                        step.step,
+                        step.kind,
+                        step.worker_id,
+                        time_of_day(step.started_at),
+                        time_of_day(step.committed_at),
+                        round((step.committed_at - step.started_at).total_seconds() * 1000),
+                    )
+                    for step in run.steps
+                ],
+            )
+        )
+    if run.effects:
+        parts.append(
+            table(
+                ["call", "tool", "kind", "state", "attempt", "key"],
+                [
+                    (effect.call_id, effect.tool, effect.kind, effect.state, effect.attempt,
+                     effect.key)
+                    for effect in run.effects
+                ],
+            )
+        )  # fmt: skip
+    return Group(*parts)
+
+
+def _facts(run: "Run", waiting: str | None) -> "RenderableType":
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table.grid(padding=(0, 2))
+    drawn.add_column(style="dim", no_wrap=True)
+    drawn.add_column(overflow="fold")
+    status = Text(run.status, style=STYLES.get(run.status, ""))
+    if run.outcome is not None and run.outcome != run.status:
+        status.append(f" ({run.outcome})")
+    if run.phase is not None:
+        status.append(f", {run.phase}")
+    rows: list[tuple[str, object]] = [
+        ("run", run.run_id),
+        ("agent", run.agent),
+        ("thread, user", f"{run.thread_id}, {run.user_id}"),
+        ("status", status),
+    ]
+    if waiting is not None:
+        rows.append(("waits", waiting))
+    rows.append(("steps", f"{run.step} committed, {run.epoch} claims, {run.deaths} deaths"))
+    if run.worker_id is not None:
+        rows.append(("worker", run.worker_id))
+    ended = f" to {clock(run.finished_at)}" if run.finished_at is not None else ""
+    rows.append(("time (UTC)", f"{clock(run.created_at)}{ended}"))
+    for name in ("input", "result", "error"):
+        value = getattr(run, name)
+        if value is not None:
+            rows.append((name, brief(value, LONGEST_VALUE_CHARACTERS)))
+    for name, value in rows:
+        drawn.add_row(name, value if isinstance(value, Text) else cell(value))
+    return drawn

@@ -1,0 +1,72 @@
+"""How the whole command line behaves: where options may stand, and how errors are told."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from celeriac.errors import CeleriacError
+
+GLOBAL_OPTIONS = ("--database-url", "--broker-url", "--agents")
+
+
+class WrongUsage(typer.TyperException):
+    """The command cannot even be tried as it was given."""
+
+    exit_code = 2
+
+
+class CommandGroup(TyperGroup):
+    """Tells every expected error as one line on standard error, and takes the global options
+    anywhere: `celeriac worker --agents shop.py` does as well as `celeriac --agents shop.py worker`.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args:
+            return super().parse_args(ctx, args)  # shows the help
+        with _told():
+            return super().parse_args(ctx, _with_global_options_first(args))
+
+    def invoke(self, ctx: Any) -> Any:
+        with _told():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except typer.TyperException as error:
+        _tell(error.format_message())
+        raise typer.Exit(error.exit_code) from error
+    except (CeleriacError, TimeoutError) as error:
+        _tell(str(error))
+        raise typer.Exit(1) from error
+
+
+def _tell(message: str) -> None:
+    line = " ".join(message.split())
+    typer.echo(f"Error: {line}", err=True)
+
+
+def _with_global_options_first(args: Sequence[str]) -> list[str]:
+    first: list[str] = []
+    rest: list[str] = []
+    remaining = iter(args)
+    for arg in remaining:
+        if arg == "--":
+            rest += [arg, *remaining]
+        elif arg in GLOBAL_OPTIONS:
+            first += [arg, *_next(remaining)]
+        elif arg.partition("=")[0] in GLOBAL_OPTIONS:
+            first.append(arg)
+        else:
+            rest.append(arg)
+    return first + rest
+
+
+def _next(remaining: Iterator[str]) -> list[str]:
+    value = next(remaining, None)
+    return [] if value is None else [value]

@@ -1,0 +1,102 @@
+"""`celeriac run`: start a run, and watch it if asked to."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from celeriac.cli.environment import Environment, environment
+from celeriac.cli.group import WrongUsage
+from celeriac.cli.output import AsJson, print_json, printable
+from celeriac.cli.runs import print_run
+from celeriac.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from celeriac.agent import Agent
+    from celeriac.client import Client
+    from celeriac.codec import JsonValue
+    from celeriac.reports import Run
+
+
+def run(
+    context: typer.Context,
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent's name.")],
+    input: Annotated[  # noqa: A002 - the option's name
+        str, typer.Option("--input", metavar="JSON", help="The run's input; - reads it from stdin.")
+    ],
+    thread: Annotated[
+        str | None, typer.Option(metavar="T", help="The conversation; without one a new one.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(metavar="U", help="Whose thread it is.")] = None,
+    run_id: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="An id of your own: the run never starts twice."),
+    ] = None,
+    on_busy: Annotated[
+        Literal["wait", "reject"],
+        typer.Option(help="What to do while another run of the thread is active."),
+    ] = "wait",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Watch until it has ended or needs a person.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start a run of an agent.
+
+    With --wait the command ends when the run has ended, or when it needs a person's attention,
+    prints the run as `celeriac show` does, and exits with 0 only if the run is completed.
+    """
+    value = parse_json(sys.stdin.read() if input == "-" else input, "--input")
+    found = environment(context)
+    with found.client() as client:
+        started = client.start(
+            _agent(found, agent),
+            value,
+            thread_id=thread,
+            user_id=user,
+            run_id=run_id,
+            on_busy=on_busy,
+        )
+        if wait:
+            ended = _watched(client, started.run_id, as_json=as_json)
+            print_run(client, ended, as_json=as_json)
+            raise typer.Exit(0 if ended.status == "completed" else 1)
+    if as_json:
+        print_json({"run_id": started.run_id})
+    else:
+        typer.echo(f"run {started.run_id} is {started.status}, {started.phase}")
+
+
+def parse_json(text: str, option: str) -> "JsonValue":
+    """The value of `text`, which `option` gave. Raises `WrongUsage` that says where it is wrong."""
+    from celeriac.codec import loads_strict
+
+    try:
+        return loads_strict(text)
+    except InvalidInput as error:
+        shown = printable(text if len(text) <= 60 else text[:60] + "…")
+        raise WrongUsage(
+            f"{option}: {error}; it was given as {shown!r} (a text needs its own quotes: '\"…\"')"
+        ) from error
+
+
+def _agent(found: Environment, name: str) -> "Agent | str":
+    """The agent itself where its code is at hand, so that the input is checked by that."""
+    modules = found.settings().agent_modules
+    if not modules:
+        return name
+    from celeriac.registry import load_agents
+
+    return load_agents(modules).get(name, name)
+
+
+def _watched(client: "Client", run_id: str, *, as_json: bool) -> "Run":
+    try:
+        if as_json or not sys.stdout.isatty():
+            return client.wait(run_id)
+        from celeriac.cli.timeline import follow
+
+        return follow(client, run_id)
+    except KeyboardInterrupt:
+        typer.echo(f"run {run_id} goes on; `celeriac show {run_id}` tells how far it is", err=True)
+        raise typer.Exit(130) from None

@@ -1,0 +1,228 @@
+"""The servers that tests run on, and a database, a broker and a queue for each test alone.
+
+Where they are: `CELERIAC_TEST_DATABASE_URL` (a login that may create databases) and
+`CELERIAC_TEST_BROKER_URL` (redis:// or amqp://), else the usual local ports.
+"""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal, NoReturn, cast
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+import redis
+from kombu import Connection as BrokerConnection
+from kombu import Queue
+from psycopg import sql
+
+from celeriac.ids import DEFAULT_QUEUE
+from celeriac_storage.database import Database, driver_url, libpq_url
+from celeriac_storage.schema import migrate
+from tests.waiting import eventually
+
+BrokerKind = Literal["redis", "amqp"]
+
+_DATABASE_SERVER = "postgresql://postgres@127.0.0.1:5432/postgres"
+_BROKER_SERVERS: dict[BrokerKind, str] = {
+    "redis": "redis://127.0.0.1:6379",
+    "amqp": "amqp://guest:guest@127.0.0.1:5672//",
+}
+# Number 0 is where a developer's own data lies.
+_REDIS_NUMBERS = range(1, 16)
+_SESSION = f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}_{os.getpid()}"
+_serial = count()
+
+
+def missing(server: str, error: Exception) -> NoReturn:
+    """A server is not there: on a laptop the test is skipped, in CI it fails."""
+    message = f"{server} does not answer ({str(error).strip()})"
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(message, pytrace=False)
+    pytest.skip(message)
+
+
+# PostgreSQL -------------------------------------------------------------------------------------
+
+
+class DatabaseServer:
+    """Creates and drops databases, for one pytest process.
+
+    Its session carries a name that the databases' names begin with. So what a killed test run left
+    behind is known by there being no session of that name, and is dropped by the next one.
+    """
+
+    _PREFIX = "celeriac_test_"
+
+    def __init__(self) -> None:
+        self._url = os.environ.get("CELERIAC_TEST_DATABASE_URL", _DATABASE_SERVER)
+        self._prefix = f"{self._PREFIX}{_SESSION}_"
+        try:
+            self._session = psycopg.connect(
+                libpq_url(self._url),
+                autocommit=True,
+                connect_timeout=5,
+                application_name=self._prefix,
+            )
+        except psycopg.OperationalError as error:
+            missing("PostgreSQL", error)
+        self._drop_orphans()
+        self._template: str | None = None
+
+    def close(self) -> None:
+        if self._template is not None:
+            self._drop(self._template)
+        self._session.close()
+
+    @contextmanager
+    def database(self, *, migrated: bool) -> Iterator[str]:
+        """The URL of a fresh database, dropped afterwards whoever is still connected."""
+        with self._created(self._migrated_template() if migrated else "template0") as url:
+            yield url
+
+    @contextmanager
+    def copy(self, url: str) -> Iterator[str]:
+        """The URL of a copy of the database at `url`, to which nobody may be connected just then."""
+        template = driver_url(url).database
+        assert template is not None
+        with self._created(template) as copied:
+            yield copied
+
+    @contextmanager
+    def _created(self, template: str) -> Iterator[str]:
+        name = self._create(template)
+        try:
+            yield self._url_of(name)
+        finally:
+            self._drop(name)
+
+    def _migrated_template(self) -> str:
+        if self._template is None:
+            name = self._create(template="template0")
+            database = Database(self._url_of(name), connections=1)
+            migrate(database)
+            database.close()
+            self._template = name
+        return self._template
+
+    def _create(self, template: str) -> str:
+        name = f"{self._prefix}{next(_serial)}"
+        self._session.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+                sql.Identifier(name), sql.Identifier(template)
+            )
+        )
+        return name
+
+    def _drop(self, name: str) -> None:
+        self._session.execute(
+            sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
+        )
+
+    def _drop_orphans(self) -> None:
+        # Parallel workers start together: one at a time, or they would drop the same database.
+        self._session.execute("SELECT pg_advisory_lock(hashtext(%s))", (self._PREFIX,))
+        orphans = self._session.execute(
+            "SELECT datname FROM pg_database WHERE starts_with(datname, %s) AND NOT EXISTS ("
+            " SELECT FROM pg_stat_activity WHERE starts_with(application_name, %s)"
+            " AND starts_with(pg_database.datname, application_name))",
+            (self._PREFIX, self._PREFIX),
+        ).fetchall()
+        for (name,) in orphans:
+            self._drop(name)
+        self._session.execute("SELECT pg_advisory_unlock(hashtext(%s))", (self._PREFIX,))
+
+    def _url_of(self, name: str) -> str:
+        url = driver_url(self._url).set(drivername="postgresql", database=name)
+        return url.render_as_string(hide_password=False)
+
+
+# Redis and RabbitMQ -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TestBroker:
+    """A broker that nobody else uses: on Redis a database, on RabbitMQ a queue of its own."""
+
+    __test__ = False  # not a test, whatever its name begins with
+
+    kind: BrokerKind
+    url: str
+    queue: str
+
+
+def default_broker_kind() -> BrokerKind:
+    """The kind of the broker in `CELERIAC_TEST_BROKER_URL`, else Redis."""
+    url = os.environ.get("CELERIAC_TEST_BROKER_URL", _BROKER_SERVERS["redis"])
+    return "redis" if url.startswith("redis") else "amqp"
+
+
+@contextmanager
+def lease_broker(kind: BrokerKind) -> Iterator[TestBroker]:
+    """An empty broker, emptied again afterwards."""
+    server = _BROKER_SERVERS[kind]
+    if kind == default_broker_kind():
+        server = os.environ.get("CELERIAC_TEST_BROKER_URL", server)
+    with _redis(server) if kind == "redis" else _amqp(server) as broker:
+        yield broker
+
+
+@contextmanager
+def _redis(server: str) -> Iterator[TestBroker]:
+    with _number() as number:
+        url = urlsplit(server)._replace(path=f"/{number}").geturl()
+        client = redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
+        try:
+            client.flushdb()
+        except redis.ConnectionError as error:
+            missing("Redis", error)
+        yield TestBroker("redis", url, DEFAULT_QUEUE)
+        client.flushdb()
+        client.close()
+
+
+@contextmanager
+def _number() -> Iterator[int]:
+    """Lease a Redis database from the other test processes of this machine.
+
+    A file lock, since it ends with the process that holds it, however that ends.
+    """
+    folder = Path(tempfile.gettempdir()) / f"celeriac-test-redis-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+
+    def free() -> tuple[int, Any] | None:
+        for number in _REDIS_NUMBERS:
+            file = (folder / str(number)).open("w")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+            else:
+                return number, file
+        return None
+
+    number, file = cast(
+        tuple[int, Any], eventually(free, deadline_seconds=60, what="a free Redis database")
+    )
+    with file:
+        yield number
+
+
+@contextmanager
+def _amqp(server: str) -> Iterator[TestBroker]:
+    queue = f"celeriac-test-{_SESSION}-{next(_serial)}"
+    try:
+        with BrokerConnection(server, connect_timeout=5) as connection:
+            connection.connect()
+    except OSError as error:
+        missing("RabbitMQ", error)
+    yield TestBroker("amqp", server, queue)
+    with BrokerConnection(server, connect_timeout=5) as connection:
+        # Deleting a queue that was never declared is no error on RabbitMQ.
+        Queue(queue, channel=connection.default_channel).delete()
