@@ -186,6 +186,7 @@ class _Step:
             return self._commit(missing)
         if batch.kind is EffectKind.TRANSACTIONAL:
             deed, committed = commit_with_tool(self._worker.database, acting, self._commit_in)
+            reach("step.after_commit", self._claim.step)
             return committed, deed
         return self._commit(
             acting.read() if batch.kind is EffectKind.NONE else acting.call_external()

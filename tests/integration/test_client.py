@@ -260,20 +260,26 @@ def test_a_connection_that_cannot_hold_a_transaction_is_refused(
     client: Client, hand: Hand, database_url: str
 ) -> None:
     assert hand.worker_id
-    with own_connection(database_url, isolation_level="AUTOCOMMIT") as connection:
-        with pytest.raises(InvalidInput, match="autocommit mode"):
-            client.start(AGENT, "hello", connection=connection)
-    with psycopg.connect(libpq_url(database_url)) as raw:
-        with pytest.raises(InvalidInput, match=r"is a Connection; give a sqlalchemy\.Connection"):
-            client.start(AGENT, "hello", connection=cast(Any, raw))
+    with (
+        own_connection(database_url, isolation_level="AUTOCOMMIT") as connection,
+        pytest.raises(InvalidInput, match="autocommit mode"),
+    ):
+        client.start(AGENT, "hello", connection=connection)
+    with (
+        psycopg.connect(libpq_url(database_url)) as raw,
+        pytest.raises(InvalidInput, match=r"is a Connection; give a sqlalchemy\.Connection"),
+    ):
+        client.start(AGENT, "hello", connection=cast(Any, raw))
 
 
 def test_a_connection_to_a_database_without_our_tables_says_so(
     client: Client, empty_database_url: str
 ) -> None:
-    with own_connection(empty_database_url) as connection:
-        with pytest.raises(SchemaMismatch, match="celeriac migrate"):
-            client.start(DESK, {"sku": "A-7"}, connection=connection)
+    with (
+        own_connection(empty_database_url) as connection,
+        pytest.raises(SchemaMismatch, match="celeriac migrate"),
+    ):
+        client.start(DESK, {"sku": "A-7"}, connection=connection)
 
 
 # Publishing ---------------------------------------------------------------------------------------
@@ -508,27 +514,33 @@ def test_a_decision_names_who_made_it(client: Client, hand: Hand) -> None:
 
 
 def test_a_database_that_does_not_answer_is_named_without_its_password() -> None:
-    with Client("postgresql://shop:hunter2secret@127.0.0.1:1/shop") as client:
-        with pytest.raises(DatabaseUnavailable, match=r"127\.0\.0\.1:1/shop") as unavailable:
-            client.runs()
+    with (
+        Client("postgresql://shop:hunter2secret@127.0.0.1:1/shop") as client,
+        pytest.raises(DatabaseUnavailable, match=r"127\.0\.0\.1:1/shop") as unavailable,
+    ):
+        client.runs()
 
     assert "hunter2secret" not in str(unavailable.value)
     assert "CELERIAC_DATABASE_URL" in str(unavailable.value)
 
 
 def test_a_database_without_tables_says_to_migrate(empty_database_url: str) -> None:
-    with Client(empty_database_url) as client:
-        with pytest.raises(SchemaMismatch, match="run `celeriac migrate`"):
-            client.start(DESK, {"sku": "A-7"})
+    with (
+        Client(empty_database_url) as client,
+        pytest.raises(SchemaMismatch, match="run `celeriac migrate`"),
+    ):
+        client.start(DESK, {"sku": "A-7"})
 
 
 def test_a_database_newer_than_this_code_is_left_alone(database_url: str, hand: Hand) -> None:
     with hand.database.connect() as connection:
         connection.exec_driver_sql("UPDATE celeriac_schema_version SET version_num = '9999'")
 
-    with Client(database_url) as client:
-        with pytest.raises(SchemaMismatch, match=r"revision 9999.* install a newer Celeriac"):
-            client.runs()
+    with (
+        Client(database_url) as client,
+        pytest.raises(SchemaMismatch, match=r"revision 9999.* install a newer Celeriac"),
+    ):
+        client.runs()
 
 
 @contextmanager
@@ -560,6 +572,6 @@ def _first_message(hand: Hand, run_id: RunId) -> dict[str, Any]:
 def _count(hand: Hand, table: str, schema: str = "celeriac") -> int:
     with hand.database.connect() as connection:
         count: int = connection.exec_driver_sql(
-            f"SELECT count(*) FROM {schema}.{table}"  # noqa: S608 - names from this file
+            f"SELECT count(*) FROM {schema}.{table}"
         ).scalar_one()
     return count

@@ -448,5 +448,6 @@ BEGIN
         GRANT SELECT, INSERT ON ALL TABLES IN SCHEMA celeriac TO celeriac_worker;
         GRANT UPDATE ON celeriac.runs, celeriac.effects, celeriac.threads, celeriac.workers,
             celeriac.leaders, celeriac.inbox TO celeriac_worker;
+        GRANT SELECT ON celeriac_schema_version TO celeriac_worker;  -- a worker checks it first
     END IF;
 END $$;
