@@ -85,6 +85,7 @@ class Database:
             pool_timeout=60,
             pool_pre_ping=pre_ping,
             connect_args=dict(TCP_OPTIONS),
+            hide_parameters=True,  # an error's text must not carry a run's data into a log
             json_serializer=codec.dumps,
             json_deserializer=codec.loads,
         )

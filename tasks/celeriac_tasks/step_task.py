@@ -55,7 +55,11 @@ class StepTask:
             raise Reject("this worker is shutting down", requeue=True)
         if self._watchdog is not None:
             self._watchdog.note_message()
-        take_step(process, RunId(run_id), step)
+        try:
+            take_step(process, RunId(run_id), step)
+        except DatabaseUnavailable as error:
+            # Before the claim, so nothing is lost: the scheduler publishes the step again.
+            logger.warning("step %s:%s was not begun: %s", run_id, step, error)
 
     def _worker_init(self, sender: Any, **_: Any) -> None:
         if "prefork" not in str(sender.pool_cls):

@@ -144,7 +144,9 @@ class WorkerProcess:
         """
         reason: dict[str, JsonValue] = {
             "kind": type(error).__name__,
-            "message": redact(f"step {claim.step} failed in the worker: {error}"),
+            "message": redact(f"step {claim.step} failed in the worker: {error}").partition("\n")[
+                0
+            ],
         }
         try:
             with self.database.begin() as connection:

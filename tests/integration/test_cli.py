@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from celeriac.cli.main import app
 from celeriac.cli.words import waiting_for
 from celeriac.client import Client
-from celeriac.ids import ThreadId
+from celeriac.ids import RunId, ThreadId
 from celeriac.states import Phase, RunStatus
 from celeriac_storage.database import Database
 from celeriac_storage.steps import Next
@@ -171,6 +171,7 @@ def test_run_says_where_the_input_is_no_json(cli: Cli, hand: Hand, text: str, sa
         (["worker", "--broker-url", "redis://x", "--agents", "no.such"], "module no.such"),
     ],
 )  # fmt: skip
+# features: 000-06, 000-10, 003-16
 def test_a_failed_operation_is_one_line_and_code_1(
     cli: Cli, hand: Hand, arguments: list[str], said: str
 ) -> None:
@@ -222,13 +223,12 @@ def test_the_global_options_stand_before_or_after_the_command(
 
 def test_run_wait_ends_with_code_1_when_a_person_is_needed(cli: Cli, hand: Hand) -> None:
     def poison() -> None:
-        run = eventually(lambda: _lines(cli_of_worker("runs", "--json")), what="the run")[0]
-        hand.poisoned(run["run_id"])
+        eventually(lambda: hand.row(RunId("r1")), what="the run")
+        hand.poisoned(RunId("r1"))
 
-    cli_of_worker = cli
     worker = threading.Thread(target=poison)
     worker.start()
-    result = cli("run", AGENT, "--input", '"hello"', "--wait")
+    result = cli("run", AGENT, "--input", '"hello"', "--run-id", "r1", "--wait")
     worker.join(30)
 
     assert result.exit_code == 1
@@ -236,6 +236,7 @@ def test_run_wait_ends_with_code_1_when_a_person_is_needed(cli: Cli, hand: Hand)
     assert "celeriac retry" in result.stdout
 
 
+# features: 003-22
 @pytest.mark.processes
 def test_run_wait_shows_a_failover_as_it_happens(
     processes: Processes, cli: Cli, broker_url: str, agents_module: str

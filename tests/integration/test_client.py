@@ -151,6 +151,7 @@ def test_an_id_that_would_break_a_url_is_refused(client: Client, hand: Hand, nam
         client.start(AGENT, "hello", **cast(Any, {name: "a:b"}))
 
 
+# features: 000-10, 003-16
 def test_a_second_run_of_the_same_id_leaves_the_first_as_it_is(client: Client, hand: Hand) -> None:
     client.start(AGENT, "first", run_id="order-7", thread_id="t1")
     before = hand.row(RunId("order-7"))
@@ -162,6 +163,7 @@ def test_a_second_run_of_the_same_id_leaves_the_first_as_it_is(client: Client, h
     assert hand.events(RunId("order-7")) == ["run.created"]
 
 
+# features: 000-06, 000-07
 def test_nobody_starts_a_run_in_another_users_thread(client: Client, hand: Hand) -> None:
     client.start(AGENT, "mine", thread_id="t1", user_id="alice")
 
@@ -370,6 +372,7 @@ def test_runs_are_listed_newest_first_and_filtered(client: Client, hand: Hand) -
     assert client.runs(agent="nosuch") == []
 
 
+# features: 003-18
 def test_a_run_nobody_started_is_unknown_everywhere(client: Client, hand: Hand) -> None:
     assert hand.worker_id
     for ask in (

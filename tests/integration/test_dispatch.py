@@ -130,12 +130,14 @@ def test_two_schedulers_take_each_step_once(hand: Hand) -> None:
     assert [hand.row(run_id).publish_count for run_id in runs] == [1] * len(runs)
 
 
-def test_a_scheduler_steps_over_what_a_frozen_one_holds(hand: Hand) -> None:
+def test_a_scheduler_steps_over_what_a_frozen_one_holds(hand: Hand, database_url: str) -> None:
     held, free = hand.start(), hand.start()
+    scheduler = Database(database_url, connections=1, lock_timeout_milliseconds=1000)
     with hand.database.begin() as frozen:
         frozen.exec_driver_sql("SELECT FROM celeriac.runs WHERE run_id = %s FOR UPDATE", (held,))
 
-        assert [due.run_id for due in take_unpublished(hand.database)] == [free]
+        assert [due.run_id for due in take_unpublished(scheduler)] == [free]
+    scheduler.close()
 
 
 # Again --------------------------------------------------------------------------------------------

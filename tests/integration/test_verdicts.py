@@ -165,11 +165,13 @@ def test_only_one_of_two_schedulers_gives_the_verdict(witness: Witness) -> None:
     assert sorted(outcomes) == [False, True]
 
 
-def test_a_scheduler_does_not_wait_for_a_frozen_one(witness: Witness) -> None:
+def test_a_scheduler_does_not_wait_for_a_frozen_one(witness: Witness, database_url: str) -> None:
+    scheduler = Database(database_url, connections=1, lock_timeout_milliseconds=1000)
     with witness.database.begin() as frozen:
         assert verdicts.declare_dead(frozen, witness.worker_id, "lease")
 
-        assert not declare_dead(witness.database, witness.worker_id, "lease")
+        assert not declare_dead(scheduler, witness.worker_id, "lease")
+    scheduler.close()
 
 
 def test_a_verdict_is_final(witness: Witness) -> None:

@@ -6,6 +6,7 @@ import typer
 
 from celeriac.cli import (
     audit,
+    bench,
     decisions,
     doctor,
     events,
@@ -68,6 +69,7 @@ for command in (
     audit.audit,
 ):
     app.command()(command)
+app.add_typer(bench.bench, name="bench")
 
 
 if __name__ == "__main__":
