@@ -198,6 +198,8 @@ def test_a_failed_operation_is_one_line_and_code_1(
         ["scheduler"],
         ["worker", "--steps-per-task", "none", "--broker-url", "redis://127.0.0.1:1"],
         ["runs", "--database-url", "mysql://localhost/shop"],
+        ["bench", "throughput", "--steps-per-task", "some"],
+        ["bench", "failover"],
     ],
 )
 def test_wrong_usage_is_one_line_and_code_2(cli: Cli, arguments: list[str]) -> None:
