@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 import pytest
@@ -25,12 +26,32 @@ START_SECONDS = 30.0
 ROOT = Path(__file__).parent.parent
 
 
+class Child(Protocol):
+    """What is used of `subprocess.Popen`."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: signal.Signals, /) -> None: ...
+
+
+class Nursery(Protocol):
+    """Starts `celeriac COMMAND` as `subprocess.Popen` would (`tests.crash.nursery`)."""
+
+    def fork(
+        self, command: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path
+    ) -> Child: ...
+
+
 class TestProcess:
     """One started command and the process group that it leads."""
 
     __test__ = False  # not a test, whatever its name begins with
 
-    def __init__(self, name: str, popen: subprocess.Popen[bytes], output_path: Path) -> None:
+    def __init__(self, name: str, popen: Child, output_path: Path) -> None:
         self.name = name
         self.pid = popen.pid
         self.output_path = output_path
@@ -100,11 +121,18 @@ class Processes:
 
     Settings are given as `lease_seconds=2`, which becomes `CELERIAC_LEASE_SECONDS=2`.
     `test_points` arms kill points as in `celeriac.testpoints`, such as `step.before_commit@2=kill`;
-    each acts once per test, so the worker that takes over is spared.
+    each acts once until `rearm`, so the worker that takes over is spared.
     """
 
-    def __init__(self, database: Database, broker: TestBroker, folder: Path) -> None:
+    def __init__(
+        self,
+        database: Database,
+        broker: TestBroker,
+        folder: Path,
+        nursery: Nursery | None = None,
+    ) -> None:
         self.started: list[TestProcess] = []
+        self._nursery = nursery
         self._database = database
         self._folder = folder
         self._points = folder / "test-points-reached"
@@ -125,12 +153,23 @@ class Processes:
     ) -> TestProcess:
         """Start a worker with the agents of module `agents` (`tests.crash.agents`); returns when it
         is registered: with prefork, when all its children are."""
-        process = self.start(
-            ["worker"], test_points=test_points, settings={"agents": agents, **settings}
-        )
-        expected = _executing_processes(settings)
-        self._until_ready(process, lambda: len(self.worker_ids(process)) == expected)
+        (process,) = self.start_workers(1, agents, test_points=test_points, **settings)
         return process
+
+    def start_workers(
+        self, count: int, agents: str, *, test_points: str = "", **settings: object
+    ) -> list[TestProcess]:
+        """Start so many workers at once, each as `start_worker` does."""
+        started = [
+            self.start(
+                ["worker"], test_points=test_points, settings={"agents": agents, **settings}
+            )
+            for _ in range(count)
+        ]
+        expected = _executing_processes(settings)
+        for process in started:
+            self._until_ready(process, lambda it=process: len(self.worker_ids(it)) == expected)
+        return started
 
     def start_scheduler(self, *, test_points: str = "", **settings: object) -> TestProcess:
         """Start a scheduler; returns when it is connected and some scheduler leads."""
@@ -156,8 +195,19 @@ class Processes:
         }
         if test_points:
             environment["CELERIAC_TEST_POINTS"] = test_points
+        if self._nursery is not None:
+            child = self._nursery.fork(command, environment, self._folder, output_path)
+        else:
+            child = self._popen(command, environment, output_path)
+        process = TestProcess(name, child, output_path)
+        self.started.append(process)
+        return process
+
+    def _popen(
+        self, command: Sequence[str], environment: Mapping[str, str], output_path: Path
+    ) -> Child:
         with output_path.open("wb") as output:
-            popen = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "celeriac.cli.main", *command],
                 env=environment,
                 cwd=self._folder,
@@ -166,9 +216,6 @@ class Processes:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        process = TestProcess(name, popen, output_path)
-        self.started.append(process)
-        return process
 
     def worker_ids(self, process: TestProcess) -> list[str]:
         """The workers that live in the process and its children, as the database knows them."""
@@ -184,6 +231,11 @@ class Processes:
         """Whether the armed test point (`NAME`, or `NAME@STEP`) has acted."""
         name, _, step = point.partition("@")
         return (self._points / f"{name}@{step or -1}").exists()
+
+    def rearm(self) -> None:
+        """Forget which test points have acted, for another case on the same processes' servers."""
+        for reached in self._points.iterdir():
+            reached.unlink()
 
     def close(self) -> None:
         """End everything that was started, frozen or not."""

@@ -88,7 +88,7 @@ class DatabaseServer:
 
     @contextmanager
     def copy(self, url: str) -> Iterator[str]:
-        """The URL of a copy of the database at `url`, to which nobody may be connected just then."""
+        """The URL of a copy of the database at `url`; nobody may be connected to that meanwhile."""
         template = driver_url(url).database
         assert template is not None
         with self._created(template) as copied:

@@ -9,6 +9,7 @@ spared. `docs/testing.md` lists the points.
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -50,6 +51,8 @@ def _act(action: str) -> None:
     if action == "kill":
         os.killpg(os.getpgid(0), signal.SIGKILL)
     elif action == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # To this thread: sent to the process, it may stop another thread first, and this one would
+        # go on for a while (it has been seen to commit its step).
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     else:
         time.sleep(float(action))

@@ -84,26 +84,47 @@ class Database:
             max_overflow=0,
             pool_timeout=60,
             pool_pre_ping=pre_ping,
+            # Autocommit, which `begin` switches off in the driver: to let SQLAlchemy switch a
+            # connection back and forth costs more than most statements.
+            isolation_level="AUTOCOMMIT",
+            pool_reset_on_return=None,  # a connection comes back outside any transaction
             connect_args=dict(TCP_OPTIONS),
             hide_parameters=True,  # an error's text must not carry a run's data into a log
             json_serializer=codec.dumps,
             json_deserializer=codec.loads,
         )
-        self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         event.listen(self._engine, "connect", self._set_up)
         _open.add(self)
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
         """A connection on which each statement is a transaction of its own."""
-        with _translated(self.url), self._autocommit.connect() as connection:
+        with _translated(self.url), self._engine.connect() as connection:
             yield connection
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
-        """A transaction: committed at the end of the block, rolled back by an exception."""
-        with _translated(self.url), self._engine.begin() as connection:
-            yield connection
+        """A transaction: committed at the end of the block, rolled back by an exception.
+
+        If the block itself commits or rolls back, what follows is a new transaction, never
+        autocommit: half of a tool's writes must not slip out one by one.
+        """
+        with _translated(self.url), self._engine.connect() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            driver.autocommit = False
+            try:
+                yield connection
+                driver.commit()
+            except BaseException:
+                if not driver.closed:
+                    driver.rollback()
+                raise
+            finally:
+                if driver.closed:
+                    connection.invalidate()
+                else:
+                    driver.autocommit = True
 
     def drop_idle(self) -> None:
         """Close the connections that nobody uses just now; new ones are opened as needed."""
@@ -114,7 +135,6 @@ class Database:
 
     def _set_up(self, driver: psycopg.Connection[Any], _record: object) -> None:
         self._sockets.add(driver)
-        driver.autocommit = True
         row = driver.execute(
             "SELECT pg_backend_pid(), current_setting('server_version_num')::int,"
             " set_config('application_name', %s, false),"
@@ -129,7 +149,6 @@ class Database:
         ).fetchone()
         assert row is not None
         backend_pid, version = row[0], row[1]
-        driver.autocommit = False
         if version < OLDEST_SERVER:
             raise DatabaseUnavailable(
                 f"the server at {redact_url(self.url)} is PostgreSQL {version // 10000}; "
@@ -150,13 +169,13 @@ def is_connection_loss(error: BaseException) -> bool:
     """Whether the server went away under the statement, so that its outcome may be unknown."""
     if isinstance(error, DatabaseUnavailable):
         return True
-    if not isinstance(error, DBAPIError) or sqlstate(error) == IDLE_IN_TRANSACTION:
+    state = sqlstate(error)
+    if state == IDLE_IN_TRANSACTION:
         return False
-    if error.connection_invalidated:
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
     # 57P01..57P03: shut down by an administrator, crashed, or not yet accepting connections.
-    state = getattr(error.orig, "sqlstate", None)
-    return isinstance(error.orig, psycopg.OperationalError) and (
+    return isinstance(_driver_error(error), psycopg.OperationalError) and (
         state is None or state in {"57P01", "57P02", "57P03"} or state.startswith("08")
     )
 
@@ -176,21 +195,27 @@ def ends_transaction(error: BaseException) -> bool:
 
 def sqlstate(error: BaseException) -> str | None:
     """The five-character code PostgreSQL gave, for errors that came from it."""
-    return getattr(getattr(error, "orig", None), "sqlstate", None)
+    return getattr(_driver_error(error), "sqlstate", None)
 
 
 @contextmanager
 def _translated(url: str) -> Iterator[None]:
     try:
         yield
-    except DBAPIError as error:
+    except (DBAPIError, psycopg.Error) as error:
         if not is_connection_loss(error):
             raise
+        cause = _driver_error(error)
         raise DatabaseUnavailable(
             f"PostgreSQL at {redact_url(url)} does not answer "
-            f"({redact(str(error.orig)).strip() or type(error.orig).__name__}): check that it runs "
+            f"({redact(str(cause)).strip() or type(cause).__name__}): check that it runs "
             "and that CELERIAC_DATABASE_URL is right"
         ) from error
+
+
+def _driver_error(error: BaseException) -> BaseException:
+    """The driver's own error: statements raise it wrapped by SQLAlchemy, BEGIN and COMMIT as it is."""
+    return getattr(error, "orig", None) or error
 
 
 def _abandon_all() -> None:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
+import psycopg
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy.exc import DBAPIError
 
 from celeriac.codec import JsonValue
 from celeriac.secrets import redact
@@ -38,7 +39,7 @@ def commit_with_tool(
                 return deed, commit(connection, deed.record)
         except ToolFailed as failure:
             failed = acting.failed(failure.error)
-        except (DBAPIError, InvalidRequestError) as error:
+        except (DBAPIError, psycopg.Error) as error:
             if sqlstate(error) in _LOST_RACES and tries_left:
                 continue
             failed = acting.failed(_explain(error, acting.tool_name))
@@ -49,7 +50,7 @@ def commit_with_tool(
 
 def _explain(error: Exception, tool: str) -> dict[str, JsonValue]:
     state = sqlstate(error)
-    if state in _ENDED_BY_TOOL or isinstance(error, InvalidRequestError):
+    if state in _ENDED_BY_TOOL:
         kind = "tool_ended_transaction"
         message = (
             f"tool {tool} ended the step's transaction with COMMIT or ROLLBACK; all its writes were "

@@ -27,8 +27,7 @@ SHIPPED = "Order O-1001, 1 of A-7: DEDUCTED, 9 left in stock, and the customer w
 AGENTS = str(desk.__file__)
 
 # The steps of an order: each call is asked for in one and made in the next.
-CHECK, DEDUCT, NOTIFY = 1, 3, 5
-LAST = 6
+DEDUCT, NOTIFY, LAST = 3, 5, 6
 
 
 class OrderDesk:
@@ -133,8 +132,6 @@ def assert_done_once(shop: OrderDesk, run: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("point", "deaths"),
     [
-        # The model has answered, and nobody knows it yet.
-        (f"think.after_model_call@{DEDUCT - 1}", 1),
         # Deducted, in a transaction that is still open.
         (f"act.after_tool@{DEDUCT}", 1),
         # Deducted for good; the next step is queued, but not published.
@@ -215,22 +212,13 @@ def test_an_order_for_too_much_and_one_for_nothing_known_are_told_so(shop: Order
     assert shop.service.requests == []
 
 
-@pytest.mark.parametrize(
-    ("order", "problem"),
-    [
-        ({**ORDER, "quantity": 0}, "quantity: 0 is less than 1"),
-        ({**ORDER, "quantity": -3}, "quantity: -3 is less than 1"),
-        ({**ORDER, "quantity": 10**12}, "quantity: 1000000000000 is more than 10000"),
-        ({**ORDER, "quantity": "many"}, 'quantity: "many" is not an integer'),
-        ({"order_id": "O-1001", "quantity": 1}, "sku: required, but missing"),
-    ],
-)
-def test_an_order_that_makes_no_sense_never_becomes_a_run(
-    shop: OrderDesk, order: dict[str, object], problem: str
-) -> None:
-    refused = shop.try_celeriac("run", "order-desk", "--input", json.dumps(order), "--wait")
+def test_an_order_that_makes_no_sense_never_becomes_a_run(shop: OrderDesk) -> None:
+    order = json.dumps({"order_id": "O-1001", "quantity": 0})
 
-    assert refused.returncode in (1, 2)
-    assert problem in refused.stderr
+    refused = shop.try_celeriac("run", "order-desk", "--input", order, "--wait")
+
+    assert refused.returncode == 1
+    assert "quantity: 0 is less than 1" in refused.stderr
+    assert "sku: required, but missing" in refused.stderr
     assert refused.stdout == ""
     assert shop.try_celeriac("runs", "--json").stdout == ""

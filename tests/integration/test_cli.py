@@ -166,6 +166,7 @@ def test_run_says_where_the_input_is_no_json(cli: Cli, hand: Hand, text: str, sa
         (["show", "nosuch"], "no run nosuch"),
         (["events", "nosuch", "--follow"], "no run nosuch"),
         (["cancel", "nosuch"], "no run nosuch"),
+        (["audit", "nosuch"], "no run nosuch"),
         (["retry", "order-7"], "does not need attention"),
         (["resolve", "order-7", "9.9", "--not-done"], "has no call 9.9"),
         (["worker", "--broker-url", "redis://x", "--agents", "no.such"], "module no.such"),

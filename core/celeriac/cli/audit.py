@@ -19,11 +19,16 @@ def audit(
     from celeriac.ids import RunId
     from celeriac_storage.audit import audit as check
     from celeriac_storage.database import Database
+    from celeriac_storage.reading import read_position
     from celeriac_storage.schema import check_schema
 
     database = Database(database_url(environment(context).settings()), connections=1)
     try:
         check_schema(database)
+        if run_id is not None:
+            # Of no rows at all everything holds, so a mistyped id would pass as sound.
+            with database.connect() as connection:
+                read_position(connection, RunId(run_id))
         violations = check(database, None if run_id is None else RunId(run_id))
     finally:
         database.close()

@@ -1,0 +1,117 @@
+"""A worker that was only silent: it freezes past its lease, others finish, and then it wakes up.
+
+What it wakes up with is a claim that has passed on. Nothing it still does may be written, and it goes
+on as a new worker.
+"""
+
+import pytest
+
+from celeriac.states import EffectState, RunStatus
+from tests.crash.stack import OrderDesk
+from tests.processes import TestProcess
+from tests.waiting import eventually
+
+THINK, DEDUCT, NOTIFY = 2, 3, 5
+LEASE_SECONDS = 1
+
+
+def freeze_and_take_over(desk: OrderDesk, place: str) -> tuple[TestProcess, str]:
+    """Order from a worker that freezes at the place, and start another one; the worker and its run."""
+    desk.start_scheduler(lease_seconds=LEASE_SECONDS)
+    zombie = desk.start_worker(test_points=f"{place}=stop", lease_seconds=LEASE_SECONDS)
+    run_id = desk.order()
+    eventually(lambda: desk.processes.reached(place), what=f"{place} reached")
+    desk.start_worker(lease_seconds=LEASE_SECONDS)
+    return zombie, run_id
+
+
+def written_rows(desk: OrderDesk, run_id: str) -> list[tuple[object, ...]]:
+    """Everything that a step could still add to the run."""
+    return desk.query(
+        "SELECT r.step, r.epoch, r.last_event_seq, r.message_count,"
+        " (SELECT count(*) FROM celeriac.checkpoints c WHERE c.run_id = r.run_id),"
+        " (SELECT count(*) FROM celeriac.effect_attempts a WHERE a.run_id = r.run_id),"
+        " (SELECT count(*) FROM celeriac.model_calls m WHERE m.run_id = r.run_id)"
+        " FROM celeriac.runs r WHERE run_id = %s",
+        run_id,
+    )
+
+
+def thaw_and_reuse(desk: OrderDesk, zombie: TestProcess, run_id: str) -> None:
+    """Wake the worker: it adds nothing to the run, takes a new name, and can do the next order."""
+    (old_id,) = [
+        worker
+        for (worker,) in desk.query(
+            "SELECT worker_id FROM celeriac.workers WHERE pid = %s AND dead_at IS NOT NULL",
+            zombie.pid,
+        )
+    ]
+    before = written_rows(desk, run_id)
+
+    zombie.thaw()
+
+    (new_id,) = eventually(
+        lambda: desk.processes.worker_ids(zombie), what="the zombie alive again", deadline_seconds=20
+    )
+    assert new_id != old_id
+    for process in desk.processes.started[1:]:
+        if process is not zombie:
+            process.kill_group()
+    second = desk.completed(desk.order())
+    assert {step.worker_id for step in second.steps} == {new_id}
+    # It has had its slots free for a whole order: whatever it wanted to write, it has tried.
+    assert written_rows(desk, run_id) == before
+    assert desk.verdicts().count("lease") == 1
+
+
+# features: 003-22, 003-23
+@pytest.mark.parametrize("broker", ["redis", "amqp"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        f"think.after_model_call@{THINK}",
+        f"act.after_tool@{DEDUCT}",  # its transaction is open, with the shop's rows locked
+        f"act.before_in_flight@{NOTIFY}",
+    ],
+)
+def test_a_thawed_worker_writes_nothing_into_a_run_that_others_finished(
+    desk: OrderDesk, place: str
+) -> None:
+    zombie, run_id = freeze_and_take_over(desk, place)
+
+    run = desk.completed(run_id)
+
+    step = int(place.partition("@")[2])
+    assert run.deaths == 1
+    assert run.epoch == len(run.steps) + 1
+    zombie_id, *_ = {run.steps[0].worker_id}
+    assert run.steps[step].worker_id != zombie_id
+    desk.assert_done_once(run)
+    thaw_and_reuse(desk, zombie, run_id)
+    assert desk.violations() == []
+
+
+# features: 002-20, 003-23
+@pytest.mark.parametrize("point", ["act.before_call", "act.after_call"])
+def test_a_worker_frozen_in_an_external_call_leaves_its_outcome_to_a_person(
+    desk: OrderDesk, point: str
+) -> None:
+    zombie, run_id = freeze_and_take_over(desk, f"{point}@{NOTIFY}")
+
+    asked = desk.wait(run_id)
+
+    assert asked.status is RunStatus.NEEDS_ATTENTION
+    assert [effect.state for effect in asked.effects][-1] is EffectState.UNKNOWN
+    if point == "act.before_call":
+        # The zombie has yet to make its call: to say `not done` now would be wrong, and only the
+        # person can know. Here it wakes first, and calls.
+        zombie.thaw()
+        eventually(
+            lambda: desk.deliveries(asked) == [asked.effects[-1].key],
+            what="the late notification",
+        )
+    assert desk.settle_by_ledger(asked)
+    run = desk.completed(run_id)
+    desk.assert_done_once(run)
+    thaw_and_reuse(desk, zombie, run_id)
+    assert desk.violations() == []
