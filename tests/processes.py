@@ -161,9 +161,7 @@ class Processes:
     ) -> list[TestProcess]:
         """Start so many workers at once, each as `start_worker` does."""
         started = [
-            self.start(
-                ["worker"], test_points=test_points, settings={"agents": agents, **settings}
-            )
+            self.start(["worker"], test_points=test_points, settings={"agents": agents, **settings})
             for _ in range(count)
         ]
         expected = _executing_processes(settings)

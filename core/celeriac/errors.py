@@ -68,7 +68,9 @@ class WrongOwner(Conflict):
 
 
 class Fenced(CeleriacError):
-    """This claim no longer holds its step: another worker does. The whole transaction rolled back."""
+    """This claim no longer holds its step: another worker does. The whole transaction rolled
+    back.
+    """
 
 
 class Unavailable(CeleriacError):

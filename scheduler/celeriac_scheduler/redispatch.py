@@ -25,7 +25,7 @@ class Redispatch:
         self._identity: str | None = None
 
     def publish_new(self) -> None:
-        """Publish the steps that were committed but never published, and the timers that are over."""
+        """Publish the steps that nobody has published yet, and the timers that are over."""
         with self._database.connect() as connection:
             due = dispatch.take_unpublished(connection)
         self._outlet.publish(due)
@@ -36,7 +36,8 @@ class Redispatch:
     def publish_overdue(self) -> None:
         """Publish again what is past its backoff, but never more than the broker is short of.
 
-        A long queue is no alarm: as long as it holds a message for each queued row, nothing is lost.
+        A long queue is no alarm: as long as it holds a message for each queued row, nothing is
+        lost.
         """
         with self._database.connect() as connection:
             queued = dispatch.queued_counts(connection)

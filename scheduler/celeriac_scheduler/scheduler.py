@@ -1,8 +1,8 @@
 """The scheduler's loop: a list of duties, each with its own period.
 
 Run as many schedulers as you like. One leads at a time, which only saves the others work: each duty
-moves rows by compare-and-set, so two that believe to lead, or one that wakes up after an hour, do no
-harm.
+moves rows by compare-and-set, so two that believe to lead, or one that wakes up after an hour, do
+no harm.
 """
 
 import logging

@@ -18,7 +18,9 @@ from celeriac.secrets import redact, redact_url
 OLDEST_SERVER = 150000  # PostgreSQL 15, as pg's server_version_num
 CONNECT_TIMEOUT_SECONDS = 5
 IDLE_IN_TRANSACTION = "25P03"
-"""The server ended a session because it sat idle in a transaction: the client's fault, no outage."""
+"""The server ended a session because it sat idle in a transaction: the client's fault, no
+outage.
+"""
 
 # A peer that vanished without a reset must not hold a step: the kernel gives up after about five
 # seconds, whether we wait for an answer (user timeout) or are idle (keepalive).
@@ -38,7 +40,7 @@ def driver_url(url: str) -> URL:
     """`url` for psycopg 3, whatever common scheme it came with. Raises `InvalidInput`."""
     try:
         parsed = make_url(url)
-    except Exception:
+    except Exception:  # noqa: BLE001 - a parser: whatever it stumbles over is the URL's fault
         raise InvalidInput(
             "the database URL cannot be read; it has the form "
             "postgresql://user:password@host:port/name"
@@ -55,11 +57,11 @@ class Database:
     """A pool of connections for the process that made it.
 
     `application_name` is asked for each new session. `idle_limit_seconds` makes the server end a
-    session that sits in an open transaction for longer: a frozen worker must not hold its row locks.
-    `pre_ping` costs a round trip before each use, and notices a connection that was lost meanwhile;
-    without it the first statement after an outage fails. A forked child gets a fresh pool; its
-    copies of the parent's sockets are closed without a word to the server, since those sessions are
-    the parent's.
+    session that sits in an open transaction for longer: a frozen worker must not hold its row
+    locks. `pre_ping` costs a round trip before each use, and notices a connection that was lost
+    meanwhile; without it the first statement after an outage fails. A forked child gets a fresh
+    pool; its copies of the parent's sockets are closed without a word to the server, since those
+    sessions are the parent's.
     """
 
     def __init__(
@@ -214,7 +216,9 @@ def _translated(url: str) -> Iterator[None]:
 
 
 def _driver_error(error: BaseException) -> BaseException:
-    """The driver's own error: statements raise it wrapped by SQLAlchemy, BEGIN and COMMIT as it is."""
+    """The driver's own error: statements raise it wrapped by SQLAlchemy, BEGIN and COMMIT as it
+    is.
+    """
     return getattr(error, "orig", None) or error
 
 

@@ -58,7 +58,7 @@ def queued_counts(connection: Connection) -> dict[str, int]:
         "SELECT queue, count(*) FROM celeriac.runs"
         " WHERE status = 'queued' AND published_at IS NOT NULL GROUP BY queue"
     )
-    return {queue: count for queue, count in rows}
+    return dict(row._tuple() for row in rows)
 
 
 def _take(

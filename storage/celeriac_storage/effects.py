@@ -1,4 +1,4 @@
-"""A tool call's durable record before and while the call happens; `steps` records what came of it."""
+"""A tool call's durable record up to the call; `steps` records what came of it."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,8 +34,8 @@ def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[
     """The effects of these calls, in the order the model asked for them."""
     rows = connection.exec_driver_sql(
         """
-        SELECT call_id, provider_call_id, tool, tool_version, kind, arguments, state, attempt, token,
-            result, convert_from(content, 'UTF8')::jsonb, error
+        SELECT call_id, provider_call_id, tool, tool_version, kind, arguments, state, attempt,
+            token, result, convert_from(content, 'UTF8')::jsonb, error
         FROM celeriac.effects LEFT JOIN celeriac.artifacts ON hash = result_artifact
         WHERE run_id = %s AND call_id = ANY (%s)
         ORDER BY step, call_index

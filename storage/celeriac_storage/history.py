@@ -1,4 +1,6 @@
-"""The conversation as it is stored: message rows, with tool results joined in from their effects."""
+"""The conversation as it is stored: message rows, with tool results joined in from their
+effects.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,7 +81,8 @@ def load_thread_messages(connection: Connection, claim: Claim) -> list[StoredMes
 
 def _message(row: Sequence[object]) -> StoredMessage:
     position, role, body, results = row
-    assert isinstance(position, int) and isinstance(role, str)
+    assert isinstance(position, int)
+    assert isinstance(role, str)
     assert isinstance(body, dict), f"message {position} was erased"
     return StoredMessage(
         position,

@@ -1,8 +1,8 @@
 """The Postgres session that a worker holds while it lives.
 
-Its advisory lock is gone some 8 ms after the process is killed, because the kernel closes the socket;
-that is what the scheduler watches. A fork must not keep the session alive: the child closes its copy
-of the socket.
+Its advisory lock is gone some 8 ms after the process is killed, because the kernel closes the
+socket; that is what the scheduler watches. A fork must not keep the session alive: the child closes
+its copy of the socket.
 """
 
 import os

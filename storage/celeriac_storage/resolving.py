@@ -182,19 +182,15 @@ def _note(
     *,
     goes_on: bool,
 ) -> None:
-    """Write the event, and if the run goes on, queue it at the phase that its last step left it in.
+    """Write the event, and if the run goes on, queue it in the phase it has kept.
 
     The scheduler publishes it.
     """
     connection.exec_driver_sql(
         """
         WITH run AS (
-            UPDATE celeriac.runs AS run SET
+            UPDATE celeriac.runs SET
                 status = CASE WHEN %(goes_on)s THEN 'queued' ELSE status END,
-                phase = CASE WHEN %(goes_on)s THEN coalesce((
-                    SELECT state ->> 'phase' FROM celeriac.checkpoints AS last
-                    WHERE last.run_id = run.run_id AND last.step = run.step - 1
-                ), 'waiting_model') ELSE phase END,
                 error = CASE WHEN %(goes_on)s THEN NULL ELSE error END,
                 strikes = CASE WHEN %(goes_on)s THEN 0 ELSE strikes END,
                 published_at = NULL, publish_count = 0, last_event_seq = last_event_seq + 1

@@ -1,4 +1,6 @@
-"""Creating a run: the user's message and the run are in one transaction, before any model is called."""
+"""Creating a run: the user's message and the run are in one transaction, before any model is
+called.
+"""
 
 from dataclasses import dataclass
 from typing import Literal

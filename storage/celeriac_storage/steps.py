@@ -225,8 +225,8 @@ _PLANNED = """, planned AS (
         arguments jsonb, state text, error jsonb)
 )"""
 
-# The result is taken from `value` itself: as a column of the record, a JSON null would become an SQL
-# NULL, and a committed effect has a result.
+# The result is taken from `value` itself: as a column of the record, a JSON null would become an
+# SQL NULL, and a committed effect has a result.
 _SETTLED = """, settled AS (
     UPDATE celeriac.effects AS effect SET
         state = entry.state, result = value -> 'result',
@@ -283,8 +283,8 @@ def commit(
     long; the run is then `running` instead of `queued`.
 
     Raises `Fenced` if the claim no longer holds the step, and `RequestsChanged` if somebody asked
-    for something (cancel …) since the claim; nothing is written in either case. A step that releases
-    its thread needs a transaction around it, because it wakes the next run; others do not.
+    for something (cancel …) since the claim; nothing is written in either case. A step that
+    releases its thread needs a transaction around it, because it wakes the next run; others do not.
     """
     row = connection.exec_driver_sql(
         _statement(

@@ -1,4 +1,4 @@
-"""The tables as SQLAlchemy Core sees them; the migrations made them, and a test compares the two."""
+"""The tables as SQLAlchemy Core sees them; a test compares them with what migrations make."""
 
 from sqlalchemy import (
     ARRAY,

@@ -1,8 +1,8 @@
 """Finding workers that are gone, and giving their steps to others.
 
-A missing lifeline alone is no proof: when one backend of Postgres is killed, the server restarts and
-all lifelines vanish at once while every worker lives. So the query also tells whether any session is
-older than the worker's last renewal, which shows that the server has run on since then.
+A missing lifeline alone is no proof: when one backend of Postgres is killed, the server restarts
+and all lifelines vanish at once while every worker lives. So the query also tells whether any
+session is older than the worker's last renewal, which shows that the server has run on since then.
 """
 
 from collections.abc import Sequence
@@ -142,7 +142,8 @@ def _take_back(connection: Connection, lost: str) -> list[Due]:
                 published_at = clock_timestamp(), publish_count = 1,
                 last_event_seq = last_event_seq + 1
             FROM lost WHERE run.run_id = lost.run_id AND run.status = 'running'
-            RETURNING run.run_id, step, queue, status, epoch, last_event_seq, lost.worker_id, reason,
+            RETURNING run.run_id, step, queue, status, epoch, last_event_seq, lost.worker_id,
+            reason,
                 error
         ), event AS (
             INSERT INTO celeriac.events (run_id, seq, type, data)
@@ -161,8 +162,8 @@ def _take_back(connection: Connection, lost: str) -> list[Due]:
 
 
 def lead(connection: Connection, role: str, holder: str, seconds: float) -> bool:
-    """Take or renew a term of leadership. It only saves the others work: everything a leader does is
-    compare-and-set, so a frozen one that comes back does no harm."""
+    """Take or renew a term of leadership. It only saves the others work: everything a leader does
+    is compare-and-set, so a frozen one that comes back does no harm."""
     row = connection.exec_driver_sql(
         """
         INSERT INTO celeriac.leaders AS leader (role, holder, held_until)

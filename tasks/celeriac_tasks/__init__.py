@@ -1,4 +1,6 @@
-"""The Celery side: the step task and everything one step needs. `step.take_step` is the main flow."""
+"""The Celery side: the step task and everything one step needs. `step.take_step` is the main
+flow.
+"""
 
 from collections.abc import Sequence
 

@@ -216,8 +216,8 @@ class Acting:
             return None
         if connection is not None:
             return artifacts.store(connection, text)
-        with self._database.connect() as connection:
-            return artifacts.store(connection, text)
+        with self._database.connect() as own:
+            return artifacts.store(own, text)
 
     def _done(self, settled: Sequence[SettledEffect]) -> Deed:
         batch = self._batch
@@ -237,7 +237,7 @@ class Acting:
             for effect in batch.effects
         ]
         following = Phase.WAITING_TOOL if batch.remaining else Phase.WAITING_MODEL
-        state: dict[str, JsonValue] = {"phase": following}
+        state: dict[str, JsonValue] = {}
         if batch.remaining:
             state["pending"] = [effect.call_id for effect in batch.remaining]
         if "corrections" in self._claim.state:

@@ -96,7 +96,7 @@ def _run_in_thread(call: Callable[[], Any], tool: Tool[..., Any]) -> Any:
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
             future.set_exception(error)
 
     # A thread for each call, not a pool: one that hangs for ever must not take a place from others.

@@ -16,8 +16,8 @@ STEP_TASK = "celeriac.step"
 MAX_PRIORITY = 9
 
 VISIBILITY_TIMEOUT_SECONDS = 600
-"""When Redis gives an unacknowledged message to somebody else. It is the last net: the scheduler has
-long published the step again, and a duplicate is dropped by its claim."""
+"""When Redis gives an unacknowledged message to somebody else. It is the last net: the scheduler
+has long published the step again, and a duplicate is dropped by its claim."""
 
 
 def make_app(settings: Settings) -> Celery:

@@ -23,9 +23,9 @@ RECONNECT_SECONDS = 0.2
 class Heartbeat:
     """A thread that holds the lifeline and renews the lease, three times per lease.
 
-    It waits on the lifeline's own socket: when the server drops it, the lock is taken again at once.
-    When the worker has been declared dead, as after a long freeze, its steps are others' already and
-    it goes on as a new worker: `on_death` is called and gives the new identity.
+    It waits on the lifeline's own socket: when the server drops it, the lock is taken again at
+    once. When the worker has been declared dead, as after a long freeze, its steps are others'
+    already and it goes on as a new worker: `on_death` is called and gives the new identity.
     """
 
     def __init__(
@@ -48,6 +48,10 @@ class Heartbeat:
     def lease_left_seconds(self) -> float:
         """How long this worker is certainly believed to be alive."""
         return self._renewed_at + self._lease_seconds - time.monotonic()
+
+    def trust_the_lease_alone(self) -> None:
+        """Do without a lifeline. To be called before `start`."""
+        self._lifeline = None
 
     def start(self) -> None:
         """Take the lifeline and register, then keep both. Raises `DatabaseUnavailable`."""
@@ -81,8 +85,9 @@ class Heartbeat:
                 is_broken = self._sleep(self._lease_seconds / 3)
                 if self._stopping:
                     return
-                if is_broken:
-                    self._regain_lifeline()
+                if is_broken and not self._regain_lifeline():
+                    # The server has not yet missed our old session, which has the lock.
+                    self._pause(RECONNECT_SECONDS)
                 self._renew()
             except (CeleriacError, psycopg.Error) as error:
                 logger.warning("heartbeat of %s: %s", self.worker.worker_id, error)
@@ -105,11 +110,13 @@ class Heartbeat:
     def _pause(self, seconds: float) -> None:
         select.select([self._sleeping], [], [], seconds)
 
-    def _regain_lifeline(self) -> None:
+    def _regain_lifeline(self) -> bool:
         assert self._lifeline is not None
-        if self._lifeline.hold(self.worker.worker_id):
-            with self._database.connect() as connection:
-                workers.regain_lifeline(connection, self.worker.worker_id)
+        if not self._lifeline.hold(self.worker.worker_id):
+            return False
+        with self._database.connect() as connection:
+            workers.regain_lifeline(connection, self.worker.worker_id)
+        return True
 
     def _renew(self) -> None:
         before = time.monotonic()

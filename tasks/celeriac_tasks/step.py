@@ -139,7 +139,8 @@ class _Step:
     def following_claim(self, committed: Committed) -> Claim:
         """The claim of the next step, for a task that goes on."""
         record = self._record
-        assert record is not None and record.next.phase is not None
+        assert record is not None
+        assert record.next.phase is not None
         claim = self._claim
         return replace(
             claim,

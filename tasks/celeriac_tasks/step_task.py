@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from celery import Celery, signals
@@ -40,6 +41,7 @@ class StepTask:
         self._agents = agents
         self._process: WorkerProcess | None = None
         self._watchdog: Watchdog | None = None
+        self._prefork: Any = None  # the Celery worker whose children execute the steps
         app.task(name=STEP_TASK, acks_late=True, ignore_result=True, shared=False)(self._step)
         signals.worker_init.connect(self._worker_init, weak=False)
         signals.worker_process_init.connect(self._worker_process_init, weak=False)
@@ -69,6 +71,8 @@ class StepTask:
                 self._process, self._app, slots=lambda: int(sender.concurrency or 1)
             )
             self._watchdog.start()
+        else:
+            self._prefork = sender
 
     def _worker_process_init(self, **_: Any) -> None:
         if self._process is None:  # prefork's child; with the solo pool it has been made already
@@ -99,6 +103,15 @@ class StepTask:
     def _worker_shutting_down(self, **_: Any) -> None:
         if self._process is not None:
             self._drain(self._settings.grace_seconds)
+        elif self._prefork is not None:
+            threading.Thread(target=self._end_children, daemon=True).start()
+
+    def _end_children(self) -> None:
+        """After the grace, tell prefork's children to hand back: Celery would wait for ever."""
+        time.sleep(self._settings.grace_seconds)
+        for pid in self._prefork.pool.info["processes"]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
 
     def _drain(self, grace_seconds: float) -> None:
         """Take no new step, let those in flight finish for a while, then hand them back and exit.

@@ -49,7 +49,7 @@ def think(loaded: LoadedAgent, claim: Claim, messages: Sequence[ModelMessage]) -
     try:
         response = _ask(loaded, messages)
         failure = check_response(response)
-    except Exception as error:  # a provider's SDK may raise anything; `classify` knows them
+    except Exception as error:  # noqa: BLE001 - SDKs raise anything; `classify` sorts it
         return Thought(_failed(loaded, claim, classify(error), None))
     reach("think.after_model_call", claim.step)
     if failure is None:
@@ -114,8 +114,6 @@ def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Tho
         )
     if following.status.is_terminal:
         reason = "terminal"
-    if following.phase is not None:
-        state["phase"] = following.phase
     return Thought(
         StepRecord(
             next=following,
@@ -220,7 +218,7 @@ def _asked_back(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> T
             next=Next.queued(Phase.WAITING_MODEL),
             kind=StepKind.THINK,
             reason="question",
-            state={"phase": Phase.WAITING_MODEL, "corrections": corrections},
+            state={"corrections": corrections},
             messages=[Message("question", question)],
             events=[Event("model.questioned", {"step": claim.step, "why": "empty_response"})],
             model_call=_model_call(loaded, claim, "empty_response", response),

@@ -53,8 +53,8 @@ def _explain(error: Exception, tool: str) -> dict[str, JsonValue]:
     if state in _ENDED_BY_TOOL:
         kind = "tool_ended_transaction"
         message = (
-            f"tool {tool} ended the step's transaction with COMMIT or ROLLBACK; all its writes were "
-            "rolled back. A transactional tool must leave the transaction to the step"
+            f"tool {tool} ended the step's transaction with COMMIT or ROLLBACK; all its writes "
+            "were rolled back. A transactional tool must leave the transaction to the step"
         )
     elif state == IDLE_IN_TRANSACTION:
         kind = "tool_left_transaction_idle"

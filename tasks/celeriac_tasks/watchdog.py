@@ -1,8 +1,8 @@
 """Notices a worker that looks alive but takes no messages any more.
 
 After a broker reconnect a consumer has been seen to stay silent for ever. Then messages wait in the
-queue while this worker has free slots; if that lasts, the worker hands back its steps and exits, and
-whoever supervises it starts a fresh one.
+queue while this worker has free slots; if that lasts, the worker hands back its steps and exits,
+and whoever supervises it starts a fresh one.
 """
 
 import logging

@@ -91,6 +91,14 @@ class WorkerProcess:
                 starting.register_agent(
                     connection, name, loaded.agent_hash, loaded.agent.definition()
                 )
+        if self.database.is_pooled and self.settings.database_direct_url is None:
+            # A lock would belong to a session of the pooler, and outlive us or leave without us.
+            logger.warning(
+                "CELERIAC_DATABASE_URL leads to a connection pooler: a dead worker is noticed "
+                "after its lease (%g s) only; set CELERIAC_DATABASE_DIRECT_URL for more",
+                self.settings.lease_seconds,
+            )
+            self._heartbeat.trust_the_lease_alone()
         self._heartbeat.start()
 
     def stop(self) -> None:

@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
+import httpx
 import psycopg
 from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai.messages import ModelMessage, UserPromptPart
 from sqlalchemy import text
 
 from celeriac import Agent, ToolContext, tool
@@ -43,26 +45,45 @@ _lock = threading.Lock()
 _inside = 0  # calls that this process is making just now
 
 
+def _connect() -> psycopg.Connection:
+    return psycopg.connect(libpq_url(os.environ["CELERIAC_DATABASE_URL"]), autocommit=True)
+
+
 @contextmanager
-def _noted(ctx: ToolContext) -> Iterator[psycopg.Connection]:
+def _noted(ctx: ToolContext) -> Iterator[None]:
     """Note that the call begins, and how many others this process is making."""
     global _inside
     with _lock:
         neighbours = _inside
         _inside += 1
     try:
-        with psycopg.connect(
-            libpq_url(os.environ["CELERIAC_DATABASE_URL"]), autocommit=True
-        ) as connection:
+        with _connect() as connection:
             connection.execute(
                 "INSERT INTO crash.calls (run_id, call_id, tool, pid, neighbours)"
                 " VALUES (%s, %s, %s, %s, %s)",
                 (ctx.run_id, ctx.call_id, ctx.tool, os.getpid(), neighbours),
             )
-            yield connection
+        yield
     finally:
         with _lock:
             _inside -= 1
+
+
+def _wait_until_open(gate: str) -> None:
+    """However often the server goes away meanwhile."""
+    while True:
+        try:
+            with _connect() as connection:
+                while not _is_open(connection, gate):
+                    time.sleep(0.02)
+            return
+        except psycopg.OperationalError:
+            time.sleep(0.1)
+
+
+def _is_open(connection: psycopg.Connection, gate: str) -> bool:
+    query = "SELECT FROM crash.open_gates WHERE gate = %s"
+    return connection.execute(query, (gate,)).fetchone() is not None
 
 
 @tool(effect="transactional")
@@ -85,41 +106,48 @@ def look(ctx: ToolContext, label: str) -> str:
 @tool(effect="none", timeout_seconds=60.0)
 def wait_at(ctx: ToolContext, gate: str) -> str:
     """Wait until the test opens the gate."""
-    with _noted(ctx) as connection:
-        while not _is_open(connection, gate):
-            time.sleep(0.02)
+    with _noted(ctx):
+        _wait_until_open(gate)
     return gate
 
 
 @tool(effect="none")
 def poison(ctx: ToolContext) -> str:
     """Kill the process that calls it, unless the gate `cure` is open."""
-    with _noted(ctx) as connection:
+    with _noted(ctx), _connect() as connection:
         if not _is_open(connection, "cure"):
             os.kill(os.getpid(), signal.SIGKILL)
     return "cured"
 
 
-def _is_open(connection: psycopg.Connection, gate: str) -> bool:
-    query = "SELECT FROM crash.open_gates WHERE gate = %s"
-    return connection.execute(query, (gate,)).fetchone() is not None
+@tool(effect="external")
+def notify(ctx: ToolContext, order_id: str) -> str:
+    """Tell a customer, with the call's own key."""
+    httpx.post(
+        f"{os.environ['ORDER_DESK_NOTIFY_URL']}/notifications",
+        json={"order_id": order_id, "sku": "A-7", "quantity": 1},
+        headers={"Idempotency-Key": ctx.idempotency_key},
+        timeout=5.0,
+    ).raise_for_status()
+    return "sent"
+
+
+def _prompt(messages: Sequence[ModelMessage]) -> str:
+    return next(
+        str(part.content) for part in messages[0].parts if isinstance(part, UserPromptPart)
+    )
 
 
 def _busy_once(messages: Sequence[ModelMessage]) -> Turn:
-    """Too many requests at the first question, in each test once; then count and be done."""
+    """Too many requests at the run's first question; then count and be done."""
     if turn_number(messages) == 0:
-        marker = os.path.join(os.environ["CELERIAC_TEST_POINTS_DIR"], f"busy-{hash_of(messages)}")
+        marker = Path(os.environ["CELERIAC_TEST_POINTS_DIR"]) / f"busy-{_prompt(messages)}"
         try:
-            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+            marker.open("x").close()
         except FileExistsError:
             return call("tally", label="after the timer")
         return Turn(error=ModelHTTPError(429, "busy"))
     return say("done")
-
-
-def hash_of(messages: Sequence[ModelMessage]) -> str:
-    """The run's own input, which its first message holds."""
-    return str(abs(hash(str(messages[0].parts[0]))))
 
 
 order_desk = Agent(
@@ -160,7 +188,19 @@ waiter = Agent(
 """Waits in step 3 for the gate `gate`."""
 
 retried = Agent("retried", ScriptedModel(_busy_once), tools=[tally], queue=QUEUE)
-"""Is paused for a timer first: its model answers 429 once."""
+"""Is paused for a timer first: its model answers 429 once. Each run needs an input of its own."""
+
+notifier = Agent(
+    "notifier",
+    ScriptedModel(
+        lambda messages: say("done")
+        if turn_number(messages)
+        else call("notify", order_id=_prompt(messages))
+    ),
+    tools=[notify],
+    queue=QUEUE,
+)
+"""Makes an external call in step 1, and nothing but the call's key keeps it from happening twice."""
 
 poisoned = Agent(
     "poisoned", ScriptedModel([call("poison"), say("done")]), tools=[poison], queue=QUEUE

@@ -83,6 +83,10 @@ class Stack:
     def open_gate(self, gate: str) -> None:
         self.query("INSERT INTO crash.open_gates VALUES (%s) RETURNING gate", gate)
 
+    def execute(self, sql: str) -> None:
+        with self.database.begin() as connection:
+            connection.exec_driver_sql(sql)
+
     def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         with self.database.connect() as connection:
             return [tuple(row) for row in connection.exec_driver_sql(sql, values)]

@@ -1,4 +1,5 @@
-"""What dies: a pool's child, a worker with all that it holds, the scheduler, or a step's own killer.
+"""What dies: a pool's child, a worker with all that it holds, the scheduler, or a step's own
+killer.
 
 And what only stops: a worker that is told to, with steps in flight.
 """
@@ -11,7 +12,6 @@ import pytest
 
 from celeriac.states import Phase, RunStatus
 from tests.crash.stack import Stack
-from tests.processes import TestProcess
 from tests.waiting import eventually
 
 WAITING = 3  # the step in which `waiter` waits at its gate
@@ -109,11 +109,11 @@ def test_two_schedulers_that_both_lead_have_each_step_claimed_once(stack: Stack)
     stack.start_scheduler()
     stack.start_scheduler()
     # As after a long pause of the first one: each believes that the other's term is over.
-    stack.query(
+    stack.execute(
         "CREATE FUNCTION crash.everybody_leads() RETURNS trigger LANGUAGE plpgsql AS"
         " 'BEGIN NEW.held_until := now() - interval ''1 second''; RETURN NEW; END';"
         "CREATE TRIGGER everybody_leads BEFORE INSERT OR UPDATE ON celeriac.leaders"
-        " FOR EACH ROW EXECUTE FUNCTION crash.everybody_leads(); SELECT 1"
+        " FOR EACH ROW EXECUTE FUNCTION crash.everybody_leads()"
     )
     workers = stack.start_workers(2)
     waiting = begin_waiting(stack, runs=6)
@@ -130,10 +130,14 @@ def test_two_schedulers_that_both_lead_have_each_step_claimed_once(stack: Stack)
 
 def test_a_step_that_kills_its_worker_every_time_ends_before_a_person(stack: Stack) -> None:
     stack.start_scheduler()
-    stack.start_workers(4)
+    stack.start_worker()
     neighbours = begin_waiting(stack, runs=4)
 
     poisoned = stack.start("poisoned")
+    stack.wait_for_call(poisoned, "poison")
+    stack.start_workers(3)
+    stack.wait_for_call(poisoned, "poison", times=2)
+    stack.open_gate("gate")  # a worker lets it in alone when its neighbours are done
     run = stack.wait(poisoned)
 
     assert run.status is RunStatus.NEEDS_ATTENTION
@@ -142,11 +146,11 @@ def test_a_step_that_kills_its_worker_every_time_ends_before_a_person(stack: Sta
     assert run.error["kind"] == "poison"
     killed = stack.calls(poisoned, "poison")
     assert len({pid for pid, _ in killed}) == 3
+    assert killed[0][1] == 4
     assert killed[-1][1] == 0  # the third one died alone
     assert stack.verdicts() == ["lifeline"] * 3
     evidence = [event for event in stack.client.events(poisoned) if "recovered" in event.type]
     assert [event.data["reason"] for event in evidence] == ["lifeline"] * 2
-    stack.open_gate("gate")
     assert_counted_once(stack, neighbours, ["before", "after"])
 
     # It goes on if somebody retries it after a look, with its strikes forgiven.
@@ -154,11 +158,6 @@ def test_a_step_that_kills_its_worker_every_time_ends_before_a_person(stack: Sta
     stack.client.retry(poisoned)
     assert stack.completed(poisoned).result == "done"
     assert stack.violations() == []
-
-
-def stop(worker: TestProcess, deadline_seconds: float) -> None:
-    worker.send(signal.SIGTERM)
-    assert worker.wait(deadline_seconds) == 0
 
 
 # features: 003-12

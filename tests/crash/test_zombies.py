@@ -1,7 +1,7 @@
 """A worker that was only silent: it freezes past its lease, others finish, and then it wakes up.
 
-What it wakes up with is a claim that has passed on. Nothing it still does may be written, and it goes
-on as a new worker.
+What it wakes up with is a claim that has passed on. Nothing it still does may be written, and it
+goes on as a new worker.
 """
 
 import pytest
@@ -16,7 +16,9 @@ LEASE_SECONDS = 1
 
 
 def freeze_and_take_over(desk: OrderDesk, place: str) -> tuple[TestProcess, str]:
-    """Order from a worker that freezes at the place, and start another one; the worker and its run."""
+    """Order from a worker that freezes at the place, and start another one; the worker and its
+    run.
+    """
     desk.start_scheduler(lease_seconds=LEASE_SECONDS)
     zombie = desk.start_worker(test_points=f"{place}=stop", lease_seconds=LEASE_SECONDS)
     run_id = desk.order()
@@ -51,7 +53,9 @@ def thaw_and_reuse(desk: OrderDesk, zombie: TestProcess, run_id: str) -> None:
     zombie.thaw()
 
     (new_id,) = eventually(
-        lambda: desk.processes.worker_ids(zombie), what="the zombie alive again", deadline_seconds=20
+        lambda: desk.processes.worker_ids(zombie),
+        what="the zombie alive again",
+        deadline_seconds=20,
     )
     assert new_id != old_id
     for process in desk.processes.started[1:]:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, event
 
 from celeriac import ToolContext, ToolError
 from celeriac.codec import JsonValue
-from celeriac.errors import DatabaseUnavailable, InvalidArguments, InvalidInput
+from celeriac.errors import DatabaseUnavailable, Fenced, InvalidArguments, InvalidInput
 from celeriac.ids import (
     DEFAULT_TENANT,
     DEFAULT_USER,
@@ -246,12 +246,14 @@ def test_a_session_killed_in_a_deduction_leaves_neither_log_nor_stock_changed(
 
 # features: 002-16
 def test_a_deduction_whose_step_is_rolled_back_never_happened(shop: Database) -> None:
-    with shop.begin() as connection:
-        ctx = context("deduct_inventory", connection)
-        assert desk.deduct_inventory(ctx, **ORDER) == DEDUCTED
-        transaction = connection.get_transaction()
-        assert transaction is not None
-        transaction.rollback()
+    def deduct_and_lose_the_step() -> None:
+        with shop.begin() as connection:
+            ctx = context("deduct_inventory", connection)
+            assert desk.deduct_inventory(ctx, **ORDER) == DEDUCTED
+            raise Fenced("another worker holds the step")
+
+    with pytest.raises(Fenced):
+        deduct_and_lose_the_step()
 
     assert in_stock(shop) == 10
     assert log(shop) == []

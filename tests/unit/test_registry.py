@@ -36,10 +36,10 @@ def refusal_of(*modules: str) -> str:
 
 
 def test_agents_are_found_in_modules_of_the_current_directory(place: Path) -> None:
-    write(place / "shop_agents.py", "order-desk", "returns")
+    write(place / "registry_shop.py", "order-desk", "returns")
     write(place / "shop_package" / "agents.py", "billing")
 
-    agents = load_agents(["shop_agents", "shop_package.agents"])
+    agents = load_agents(["registry_shop", "shop_package.agents"])
 
     assert list(agents) == ["order-desk", "returns", "billing"]
     assert all(agent.name == name for name, agent in agents.items())

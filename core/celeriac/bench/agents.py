@@ -50,7 +50,9 @@ def hold_still(seconds: float) -> str:
 
 
 def _work(turns: int) -> ScriptedModel:
-    """A model that asks for `turns` rows, one at a time, with 1 KB of text each; then it is done."""
+    """A model that asks for `turns` rows, one at a time, with 1 KB of text each; then it is
+    done.
+    """
 
     def answer(messages: Sequence[ModelMessage]) -> Turn:
         number = turn_number(messages)

@@ -2,9 +2,11 @@
 
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from celery import Celery
@@ -89,7 +91,7 @@ def _run_rate(client: Client, database: Database, steps: int | str, task_events:
 def _chain_rate(database: Database, settings: Settings, task_events: bool) -> float:
     """As many chains of as many no-op tasks, each enqueueing the next."""
     app = chain_app(settings)
-    counter: Any = _Counter(app)
+    counter = _Counter()
     counter.reset()
     with Processes(database, {"CELERIAC_TASK_EVENTS": str(task_events).lower()}) as processes:
         workers = [processes.start("-m", __name__) for _ in range(WORKERS)]
@@ -108,7 +110,7 @@ _QUEUE = "celeriac-bench-chain"
 def chain_app(settings: Settings) -> Celery:
     """Plain Celery with the same broker settings, acknowledgement and serializer."""
     app = make_app(settings.model_copy(update={"queues": _QUEUE}))
-    counter = _Counter(app)
+    counter = _Counter()
 
     @app.task(name="celeriac.bench.hop", acks_late=True, ignore_result=True, shared=False)
     def hop(chain: str, number: int) -> None:
@@ -129,21 +131,18 @@ def chain_app(settings: Settings) -> Celery:
 class _Counter:
     """Counts finished chains in a file: a broker that is measured should not do the counting."""
 
-    def __init__(self, app: Celery) -> None:
-        self._path = f"/tmp/celeriac-bench-{os.getuid()}.count"  # noqa: S108 - a counter, no secret
+    def __init__(self) -> None:
+        self._path = Path(tempfile.gettempdir()) / f"celeriac-bench-{os.getuid()}.count"
 
     def reset(self) -> None:
-        open(self._path, "wb").close()
+        self._path.write_bytes(b"")
 
     def add(self) -> None:
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND)
-        try:
-            os.write(descriptor, b".")
-        finally:
-            os.close(descriptor)
+        with self._path.open("ab", buffering=0) as file:
+            file.write(b".")
 
     def value(self) -> int:
-        return os.stat(self._path).st_size
+        return self._path.stat().st_size
 
 
 def _wait_for_ping(app: Celery, workers: int) -> None:

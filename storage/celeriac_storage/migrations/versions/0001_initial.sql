@@ -2,7 +2,8 @@
 --
 -- Sizes matter: a step writes one row to each of five tables, so rows carry no column twice and
 -- run ids are short. Values are jsonb in the codec's canonical form; hashes are sha256 of what is
--- stored (body::text), computed here, so that `celeriac audit` can check them with SQL alone.
+-- stored (body::text), computed here, so that `celeriac audit` can check them with SQL alone. Indexes
+-- that only grow at their end are packed to the full.
 
 CREATE SCHEMA celeriac;
 
@@ -177,7 +178,7 @@ CREATE TABLE celeriac.checkpoints (
     step integer NOT NULL,
     kind text NOT NULL CHECK (kind IN ('think', 'act')),
     reason text NOT NULL,
-    state jsonb NOT NULL,  -- phase, pending calls, control counters
+    state jsonb NOT NULL,  -- pending calls (if any, the run waits for tools), control counters
     hash bytea NOT NULL,
     message_count integer NOT NULL,
     schema_version smallint NOT NULL,
@@ -185,7 +186,7 @@ CREATE TABLE celeriac.checkpoints (
     epoch integer NOT NULL,
     started_at timestamptz NOT NULL,
     committed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (run_id, step)
+    PRIMARY KEY (run_id, step) WITH (fillfactor = 100)
 );
 
 CREATE TABLE celeriac.messages (
@@ -196,7 +197,7 @@ CREATE TABLE celeriac.messages (
     hash bytea NOT NULL,
     erased_at timestamptz,
     key_id text,
-    PRIMARY KEY (run_id, position),
+    PRIMARY KEY (run_id, position) WITH (fillfactor = 100),
     CHECK ((body IS NULL) = (erased_at IS NOT NULL))
 );
 
@@ -216,7 +217,7 @@ CREATE TABLE celeriac.events (
     type text NOT NULL,
     at timestamptz NOT NULL DEFAULT clock_timestamp(),
     data jsonb NOT NULL,  -- ids and facts, never payloads
-    PRIMARY KEY (run_id, seq)
+    PRIMARY KEY (run_id, seq) WITH (fillfactor = 100)
 );
 
 CREATE TABLE celeriac.artifacts (
@@ -302,7 +303,7 @@ CREATE TABLE celeriac.model_calls (
     cost numeric,
     started_at timestamptz NOT NULL,
     finished_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (run_id, step, attempt)
+    PRIMARY KEY (run_id, step, attempt) WITH (fillfactor = 100)
 );
 
 -- Stops a statement, and with it the whole transaction, when what it counted on is not so.
