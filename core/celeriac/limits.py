@@ -19,7 +19,7 @@ class Use:
     tool_calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    wall_seconds: float = 0.0  # since the run's first claim, pauses included
+    wall_seconds: float = 0.0  # since the run's first claim, without its pauses
 
 
 @dataclass(frozen=True, slots=True)

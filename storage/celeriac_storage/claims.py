@@ -57,7 +57,7 @@ class Claim:
     output_tokens_used: int
     limits: dict[str, JsonValue]
     input: JsonValue
-    run_started_at: datetime
+    working_since: datetime  # the run's first claim, moved on by the time it has been paused
     step_started_at: datetime
 
 
@@ -79,7 +79,7 @@ RETURNING
         WHERE last.run_id = run.run_id AND last.step = run.step - 1),
     message_count, request_version, cancel_requested_at IS NOT NULL, failed_thinks,
     tool_calls_used, input_tokens_used, output_tokens_used, limits,
-    CASE WHEN run.step = 0 THEN input END, started_at, step_started_at
+    CASE WHEN run.step = 0 THEN input END, started_at + waited, step_started_at
 """
 
 
@@ -117,13 +117,13 @@ def claim(
         epoch, phase, agent, agent_hash, tenant_id, user_id, thread_id, thread_position, queue,
         state, message_count, request_version, is_cancel_requested, failed_thinks,
         tool_calls_used, input_tokens_used, output_tokens_used, limits,
-        input_, run_started_at, step_started_at,
+        input_, working_since, step_started_at,
     ) = row  # fmt: skip
     return Claim(
         run_id, step, token, worker_id, epoch, Phase(phase), agent, agent_hash, tenant_id, user_id,
         thread_id, thread_position, queue, state or {}, message_count, request_version,
         is_cancel_requested, failed_thinks, tool_calls_used, input_tokens_used,
-        output_tokens_used, limits, input_, run_started_at, step_started_at,
+        output_tokens_used, limits, input_, working_since, step_started_at,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from sqlalchemy import (
     DateTime,
     Identity,
     Integer,
+    Interval,
     LargeBinary,
     MetaData,
     Numeric,
@@ -136,6 +137,8 @@ runs = Table(
     Column("created_at", _TIME, nullable=False),
     Column("started_at", _TIME),
     Column("finished_at", _TIME),
+    Column("paused_at", _TIME),
+    Column("waited", Interval, nullable=False),
 )
 
 checkpoints = Table(

@@ -132,7 +132,8 @@ class _Step:
             # Asked for something before anything was done: do not begin.
             self._claim = changed.claim
             committed, left = self._transition()
-        self._conversation.extend(left.messages)
+        if self._conversation.has_all(self._claim):
+            self._conversation.extend(left.messages)
         self._conversation.remember_pending(self._claim, left.pending)
         return committed
 
@@ -166,15 +167,19 @@ class _Step:
         return self._commit(think(self._loaded, self._claim, self._conversation.messages))
 
     def _load(self) -> Sequence[Effect]:
-        """Read what this process does not have: new messages, and the calls of an act step."""
+        """Read what this process does not have: for a think step new messages, for an act step the
+        calls to be made. An act step needs no conversation, so it leaves that to the next think."""
         claim, conversation = self._claim, self._conversation
-        pending = conversation.pending(claim)
-        if pending is None or not conversation.has_all(claim):
+        if claim.phase is Phase.WAITING_TOOL:
+            pending = conversation.pending(claim)
+            if pending is None:
+                with self._worker.active, self._worker.database.connect() as connection:
+                    pending = effects.load(connection, claim.run_id, pending_calls(claim))
+            return pending
+        if not conversation.has_all(claim):
             with self._worker.active, self._worker.database.connect() as connection:
                 conversation.catch_up(connection, claim)
-                if pending is None:
-                    pending = effects.load(connection, claim.run_id, pending_calls(claim))
-        return pending
+        return ()
 
     def _act(self, pending: Sequence[Effect]) -> tuple[Committed, Thought | Deed]:
         batch = next_batch(pending)
@@ -203,7 +208,7 @@ class _Step:
             tool_calls=claim.tool_calls_used,
             input_tokens=claim.input_tokens_used,
             output_tokens=claim.output_tokens_used,
-            wall_seconds=(claim.step_started_at - claim.run_started_at).total_seconds(),
+            wall_seconds=(claim.step_started_at - claim.working_since).total_seconds(),
         )
         exceeded = Limits.from_json(claim.limits).exceeded(use)
         if exceeded is None:

@@ -151,6 +151,10 @@ def _become(command: list[str], environment: dict[str, str], folder: str, output
         from celeriac import testpoints
 
         testpoints._armed = testpoints._parse(environment.get("CELERIAC_TEST_POINTS", ""))
+        if mutant := environment.get("CRASH_TEST_MUTANT"):
+            from tests.crash import mutants
+
+            getattr(mutants, mutant)()
         from celeriac.cli.main import app
 
         sys.argv = ["celeriac", *command]

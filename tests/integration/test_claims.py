@@ -79,7 +79,7 @@ def test_a_claim_makes_the_step_this_workers(hand: Hand) -> None:
     assert (row.status, row.worker_id, row.epoch) == ("running", hand.worker_id, 1)
     assert row.claim_token.hex == held.token
     assert 85 < (row.step_deadline - row.step_started_at).total_seconds() < 95
-    assert row.started_at == held.run_started_at
+    assert row.started_at == held.working_since
     assert (held.step, held.phase, held.message_count, held.state) == (
         0,
         Phase.WAITING_MODEL,

@@ -128,6 +128,8 @@ CREATE TABLE celeriac.runs (
     created_at timestamptz NOT NULL DEFAULT now(),
     started_at timestamptz,
     finished_at timestamptz,
+    paused_at timestamptz,  -- while it is paused or needs attention, since then
+    waited interval NOT NULL DEFAULT '0',  -- in all pauses that are over
 
     -- Composite: a run can only hang on a thread of its own user and tenant.
     FOREIGN KEY (tenant_id, user_id, thread_id)
@@ -375,6 +377,14 @@ BEGIN
     IF NOT celeriac.run_may_become(OLD.status, NEW.status) THEN
         RAISE EXCEPTION 'run % is %: it cannot become %', OLD.run_id, OLD.status, NEW.status
             USING ERRCODE = 'CE002';
+    END IF;
+    -- A run's wall time does not count what it waited, for a person least of all.
+    IF OLD.status IN ('paused', 'needs_attention') THEN
+        NEW.waited := OLD.waited + (clock_timestamp() - OLD.paused_at);
+        NEW.paused_at := NULL;
+    END IF;
+    IF NEW.status IN ('paused', 'needs_attention') THEN
+        NEW.paused_at := clock_timestamp();
     END IF;
     RETURN NEW;
 END $$;

@@ -1,0 +1,57 @@
+"""Celeriac with one of its protections switched off, in the process that calls one of these.
+
+Named in `CRASH_TEST_MUTANT`, they show that a scenario notices when the protection is missing. The
+product itself has no such switch.
+"""
+
+from uuid import uuid4
+
+from celeriac_scheduler.failover import Failover
+from celeriac_scheduler.redispatch import Redispatch
+from celeriac_storage import steps
+from celeriac_storage.verdicts import Suspect, Verdict
+from celeriac_tasks import acting
+from celeriac_tasks.acting import Acting, Deed
+
+
+def no_token_fence() -> None:
+    """Whoever has once claimed a step may commit it."""
+    steps.FENCE = "true"
+
+
+def no_in_flight_record() -> None:
+    """An external call is made like one that only reads: nothing is written before it."""
+
+    def call_external(self: Acting) -> Deed:
+        return self.read()
+
+    Acting.call_external = call_external  # type: ignore[method-assign]
+
+
+def no_effect_key() -> None:
+    """Each attempt at a call has a key of its own."""
+    acting.effect_key = lambda *_: uuid4().hex
+
+
+def no_redispatch() -> None:
+    """What was published once is never published again."""
+    Redispatch.publish_overdue = _do_nothing  # type: ignore[method-assign]
+    Redispatch.watch_broker = _do_nothing  # type: ignore[method-assign]
+
+
+def no_publishing_of_new_steps() -> None:
+    """A step that its worker, or its client, did not publish stays unpublished."""
+    Redispatch.publish_new = _do_nothing  # type: ignore[method-assign]
+
+
+def one_tick_verdict() -> None:
+    """A lifeline that is missing once means death, even if the server was just restarted."""
+
+    def verdict(self: Failover, suspect: Suspect) -> Verdict | None:
+        return "lifeline" if suspect.is_lifeline_missing else None
+
+    Failover._verdict = verdict  # type: ignore[method-assign]
+
+
+def _do_nothing(self: Redispatch) -> None:
+    pass
