@@ -166,7 +166,10 @@ class Processes:
         ]
         expected = _executing_processes(settings)
         for process in started:
-            self._until_ready(process, lambda it=process: len(self.worker_ids(it)) == expected)
+            self._until_ready(
+                process,
+                lambda: all(len(self.worker_ids(each)) == expected for each in started),
+            )
         return started
 
     def start_scheduler(self, *, test_points: str = "", **settings: object) -> TestProcess:

@@ -81,8 +81,7 @@ class Hand:
                 run_id,
                 step,
                 worker_id=self.worker_id,
-                agents=[AGENT],
-                deadline_seconds=600,
+                deadlines={AGENT: 600},
                 is_alone=True,
             )
         assert claim is not None, f"run {run_id} cannot be claimed at step {step}"

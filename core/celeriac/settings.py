@@ -103,6 +103,13 @@ class Settings(BaseSettings):
     def _is_broker(cls, value: SecretStr | None) -> SecretStr | None:
         return _with_scheme(value, ("redis", "rediss", "amqp", "amqps", "pyamqp"))
 
+    @field_validator("queues")
+    @classmethod
+    def _has_a_queue(cls, value: str) -> str:
+        if not _names(value):
+            raise ValueError("must name at least one queue")
+        return value
+
     @field_validator("steps_per_task")
     @classmethod
     def _is_positive(cls, value: int | Literal["auto"]) -> int | Literal["auto"]:

@@ -24,6 +24,7 @@ class Failover:
         self._outlet = outlet
         self._lease_seconds = settings.lease_seconds
         self._missing_ticks: dict[WorkerId, int] = {}
+        self._owed_since: datetime | None = None  # the latest verdict not yet republished for
 
     def tick(self) -> None:
         """Look once; declare dead what has to be, and publish what it held."""
@@ -33,12 +34,14 @@ class Failover:
         self._missing_ticks = {
             worker_id: self._missing_ticks.get(worker_id, 0) + 1 for worker_id in missing
         }
-        verdicts_at = [moment for suspect in suspects if (moment := self._die(suspect))]
+        for suspect in suspects:
+            self._owed_since = self._die(suspect) or self._owed_since
         self.recover()
-        if verdicts_at:
+        if self._owed_since is not None:
             # A dead worker may have taken messages off the broker that it never started on, and
             # nobody knows which: publish everything that was published before the verdict.
-            self._outlet.republish_before(max(verdicts_at))
+            self._outlet.republish_before(self._owed_since)
+            self._owed_since = None
 
     def recover(self) -> None:
         """Publish the running steps of workers that are dead or have left."""

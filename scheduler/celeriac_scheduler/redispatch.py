@@ -6,6 +6,7 @@ from celeriac.settings import Settings
 from celeriac_scheduler.outlet import Outlet
 from celeriac_storage import dispatch, verdicts, waking, workers
 from celeriac_storage.database import Database
+from celeriac_storage.steps import wake_next_of_thread
 from celeriac_tasks.broker import Broker
 
 logger = logging.getLogger(__name__)
@@ -62,10 +63,12 @@ class Redispatch:
         identity = self._broker.identity()
         while self._identity is not None and identity != self._identity:
             logger.warning("the broker was flushed or restarted: publishing all queued steps")
-            self._identity = identity
             with self._database.connect() as connection:
                 moment = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
             self._outlet.republish_before(moment)
+            self._identity = (
+                identity  # only now: had the broker failed again, we would still owe it
+            )
             identity = self._broker.identity()
         self._identity = identity
 
@@ -78,5 +81,8 @@ class Redispatch:
 
     def mind_threads(self) -> None:
         """Wake threads in which a run waits for nobody."""
-        with self._database.begin() as connection:
-            waking.wake_idle_threads(connection)
+        with self._database.connect() as connection:
+            threads = waking.idle_threads(connection)
+        for tenant_id, thread_id in threads:
+            with self._database.begin() as connection:
+                wake_next_of_thread(connection, tenant_id, thread_id)

@@ -15,8 +15,9 @@ from typing import Any
 from uuid import uuid4
 
 import psycopg
+from sqlalchemy.exc import DBAPIError
 
-from celeriac.errors import CeleriacError
+from celeriac.errors import CeleriacError, DatabaseUnavailable
 from celeriac.settings import Settings
 from celeriac_scheduler.failover import Failover
 from celeriac_scheduler.outlet import Outlet
@@ -96,7 +97,7 @@ class Scheduler:
             try:
                 self._work()
                 self._troubles = 0
-            except (CeleriacError, psycopg.OperationalError) as error:
+            except (CeleriacError, DBAPIError, psycopg.Error) as error:
                 self._pause_for(error)
         self._database.close()
 
@@ -105,14 +106,18 @@ class Scheduler:
             time.sleep(min(TROUBLE_SECONDS, self._settings.leadership_seconds / 4))
             return
         now = time.monotonic()
-        trouble: CeleriacError | None = None
+        trouble: Exception | None = None
         for duty in self._duties:
             if duty.due_at <= now:
                 duty.due_at = now + duty.every_seconds
                 try:
                     duty.act()
-                except CeleriacError as error:
-                    trouble = error  # a broker that is away must not stop the duties after this one
+                except DatabaseUnavailable:
+                    raise
+                except (CeleriacError, DBAPIError) as error:
+                    # A broker that is away, or a row that somebody holds for longer than our lock
+                    # timeout, must not stop the duties after this one.
+                    trouble = error
         if trouble is not None:
             raise trouble
         self._listen(min(duty.due_at for duty in self._duties) - time.monotonic())

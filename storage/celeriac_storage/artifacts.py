@@ -7,6 +7,11 @@ from sqlalchemy import Connection
 LARGEST_ROW_VALUE_BYTES = 64 * 1024
 
 
+def is_large(text: str) -> bool:
+    """Whether JSON text is too large for a row."""
+    return len(text) > LARGEST_ROW_VALUE_BYTES or len(text.encode()) > LARGEST_ROW_VALUE_BYTES
+
+
 def store(connection: Connection, text: str) -> bytes:
     """Store JSON text and return its hash.
 

@@ -5,7 +5,7 @@ Postgres can forget it, and then the run is queued again while this worker still
 token makes that harmless: whoever claims next writes another one, and only its holder commits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -68,11 +68,12 @@ UPDATE celeriac.runs AS run SET
     claim_token = %(token)s,
     epoch = epoch + 1,
     step_started_at = clock_timestamp(),
-    step_deadline = clock_timestamp() + make_interval(secs => %(deadline_seconds)s),
+    step_deadline = clock_timestamp()
+        + make_interval(secs => (%(deadlines)s::jsonb ->> agent)::double precision),
     started_at = coalesce(started_at, clock_timestamp())
 FROM (SELECT set_config('synchronous_commit', 'off', true)) AS unsynced
 WHERE run_id = %(run_id)s AND step = %(step)s AND status = 'queued'
-    AND agent = ANY (%(agents)s) AND (strikes < %(isolation)s OR %(is_alone)s)
+    AND %(deadlines)s::jsonb ? agent AND (strikes < %(isolation)s OR %(is_alone)s)
 RETURNING
     epoch, phase, agent, agent_hash, tenant_id, user_id, thread_id, thread_position, queue,
     (SELECT state FROM celeriac.checkpoints AS last
@@ -89,24 +90,25 @@ def claim(
     step: int,
     *,
     worker_id: WorkerId,
-    agents: Sequence[str],
-    deadline_seconds: float,
+    deadlines: Mapping[str, float],
     is_alone: bool,
+    token: ClaimToken | None = None,
 ) -> Claim | None:
     """Claim exactly this step if it is queued; None if it is not, which drops a stale message.
 
-    `is_alone` says that this worker runs nothing else, which a run with strikes asks for.
+    `deadlines` has the agents of this worker, each with the seconds that one of its steps may take.
+    `is_alone` says that this worker runs nothing else, which a run with strikes asks for. A worker
+    that gives the `token` itself can find a claim again whose answer it never got (`release_lost`).
     """
-    token = new_claim_token()
+    token = token or new_claim_token()
     row = connection.exec_driver_sql(
         _CLAIM,
         {
             "worker_id": worker_id,
             "token": UUID(token),
-            "deadline_seconds": deadline_seconds,
+            "deadlines": dumps(dict(deadlines)),
             "run_id": run_id,
             "step": step,
-            "agents": list(agents),
             "isolation": STRIKES_BEFORE_ISOLATION,
             "is_alone": is_alone,
         },
@@ -125,6 +127,25 @@ def claim(
         is_cancel_requested, failed_thinks, tool_calls_used, input_tokens_used,
         output_tokens_used, limits, input_, working_since, step_started_at,
     )  # fmt: skip
+
+
+def release_lost(
+    connection: Connection, worker_id: WorkerId, tokens: Collection[ClaimToken]
+) -> int:
+    """Queue the steps that this worker has claimed and does not know of; how many there were.
+
+    The answer to a claim, or to a commit that kept its claim, can get lost with the connection.
+    `tokens` are those in use, each put there before its claim was sent.
+    """
+    return connection.exec_driver_sql(
+        """
+        UPDATE celeriac.runs
+        SET status = 'queued', claim_token = NULL, step_deadline = NULL,
+            published_at = NULL, publish_count = 0
+        WHERE worker_id = %s AND status = 'running' AND claim_token <> ALL (%s)
+        """,
+        (worker_id, [UUID(token) for token in tokens]),
+    ).rowcount
 
 
 STRIKES_BEFORE_ATTENTION = 3

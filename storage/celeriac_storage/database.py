@@ -10,6 +10,7 @@ import psycopg
 from sqlalchemy import Connection, create_engine, event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from celeriac import codec
 from celeriac.errors import DatabaseUnavailable, InvalidInput
@@ -17,6 +18,7 @@ from celeriac.secrets import redact, redact_url
 
 OLDEST_SERVER = 150000  # PostgreSQL 15, as pg's server_version_num
 CONNECT_TIMEOUT_SECONDS = 5
+POOL_TIMEOUT_SECONDS = 30
 IDLE_IN_TRANSACTION = "25P03"
 """The server ended a session because it sat idle in a transaction: the client's fault, no
 outage.
@@ -84,7 +86,7 @@ class Database:
             driver_url(url),
             pool_size=connections,
             max_overflow=0,
-            pool_timeout=60,
+            pool_timeout=POOL_TIMEOUT_SECONDS,
             pool_pre_ping=pre_ping,
             # Autocommit, which `begin` switches off in the driver: to let SQLAlchemy switch a
             # connection back and forth costs more than most statements.
@@ -204,6 +206,12 @@ def sqlstate(error: BaseException) -> str | None:
 def _translated(url: str) -> Iterator[None]:
     try:
         yield
+    except PoolTimeout as error:
+        raise DatabaseUnavailable(
+            "all of this process's database connections were busy for "
+            f"{POOL_TIMEOUT_SECONDS} s: raise CELERIAC_CONNECTIONS, or let transactional tools "
+            "hold theirs for less long"
+        ) from error
     except (DBAPIError, psycopg.Error) as error:
         if not is_connection_loss(error):
             raise

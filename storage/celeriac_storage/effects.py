@@ -28,6 +28,7 @@ class Effect:
     token: str | None  # 32 hex digits: the claim of the latest attempt
     result: JsonValue
     error: dict[str, JsonValue] | None
+    is_exclusive: bool = False  # never side by side with another call of the run
 
 
 def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[Effect]:
@@ -35,7 +36,8 @@ def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[
     rows = connection.exec_driver_sql(
         """
         SELECT call_id, provider_call_id, tool, tool_version, kind, arguments, state, attempt,
-            token, result, convert_from(content, 'UTF8')::jsonb, error
+            token, result, convert_from(content, 'UTF8')::jsonb, error,
+            coalesce(flags ? 'exclusive', false)
         FROM celeriac.effects LEFT JOIN celeriac.artifacts ON hash = result_artifact
         WHERE run_id = %s AND call_id = ANY (%s)
         ORDER BY step, call_index
@@ -46,11 +48,11 @@ def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[
         Effect(
             call_id, provider_call_id, tool, tool_version, EffectKind(kind), arguments,
             EffectState(state), attempt, None if token is None else token.hex,
-            result if artifact is None else artifact, error,
+            result if artifact is None else artifact, error, is_exclusive,
         )
         for (
             call_id, provider_call_id, tool, tool_version, kind, arguments, state, attempt, token,
-            result, artifact, error,
+            result, artifact, error, is_exclusive,
         ) in rows
     ]  # fmt: skip
 

@@ -148,7 +148,7 @@ def _settle(
     }
     if isinstance(resolution, TookEffect):
         text = dumps(resolution.result)
-        if len(text) > artifacts.LARGEST_ROW_VALUE_BYTES:
+        if artifacts.is_large(text):
             parameters["artifact"] = artifacts.store(connection, text)
         else:
             parameters["result"] = text

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection
 
 from celeriac_storage.dispatch import BATCH, Due
-from celeriac_storage.steps import HOLDS_THREAD, wake_next_of_thread
+from celeriac_storage.steps import HOLDS_THREAD
 
 
 def take_due_timers(connection: Connection) -> list[Due]:
@@ -61,13 +61,14 @@ def park_without_worker(connection: Connection, live_agents: Sequence[str]) -> i
     ).rowcount
 
 
-def wake_idle_threads(connection: Connection) -> int:
-    """Wake the next run of each thread in which one waits and none is active; how many threads.
+def idle_threads(connection: Connection) -> list[tuple[str, str]]:
+    """Tenant and id of threads in which a run waits and none is active, for `wake_next_of_thread`.
 
     The end of a run does this itself. Here is the net for what no ending could see, such as a
-    cancelled run in the middle of the line.
+    cancelled run in the middle of the line. One transaction for each: two that lock many threads
+    could lock each other out.
     """
-    threads = connection.exec_driver_sql(
+    rows = connection.exec_driver_sql(
         f"""
         SELECT DISTINCT tenant_id, thread_id FROM celeriac.runs AS waiting
         WHERE status = 'paused' AND phase = 'waiting_thread' AND NOT EXISTS (
@@ -77,7 +78,5 @@ def wake_idle_threads(connection: Connection) -> int:
         )
         LIMIT 100
         """
-    ).fetchall()
-    for tenant_id, thread_id in threads:
-        wake_next_of_thread(connection, tenant_id, thread_id)
-    return len(threads)
+    )
+    return [(row[0], row[1]) for row in rows]

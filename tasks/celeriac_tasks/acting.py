@@ -54,12 +54,16 @@ class Batch:
 
 
 def next_batch(pending: Sequence[Effect]) -> Batch:
-    """All adjacent read-only calls from the first on, or exactly one effectful call."""
+    """All adjacent calls from the first on that may run side by side, or exactly one other."""
     size = 1
-    if _only_reads(pending[0]):
-        while size < len(pending) and _only_reads(pending[size]):
+    if _may_run_beside_others(pending[0]):
+        while size < len(pending) and _may_run_beside_others(pending[size]):
             size += 1
     return Batch(pending[:size], pending[size:])
+
+
+def _may_run_beside_others(effect: Effect) -> bool:
+    return _only_reads(effect) and not effect.is_exclusive
 
 
 def _only_reads(effect: Effect) -> bool:
@@ -212,7 +216,7 @@ class Acting:
 
     def _artifact(self, result: JsonValue, connection: Connection | None) -> bytes | None:
         text = dumps(result)
-        if len(text) <= artifacts.LARGEST_ROW_VALUE_BYTES:
+        if not artifacts.is_large(text):
             return None
         if connection is not None:
             return artifacts.store(connection, text)

@@ -4,12 +4,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+ALONE_PATIENCE_SECONDS = 10.0
+"""After that the step stays queued, and comes back after its backoff, perhaps to another worker."""
+
 
 class Gate:
     """Many steps pass together, or one step alone.
 
     A step that has killed its worker twice passes alone, so that a third death hurts nobody else.
-    While it waits for its neighbours to finish, no new ones are let in.
+    While it waits for its neighbours to finish, no new ones are let in; but not for long, since one
+    of them may hang.
     """
 
     def __init__(self) -> None:
@@ -31,17 +35,22 @@ class Gate:
                 self._changed.notify_all()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self, patience_seconds: float = ALONE_PATIENCE_SECONDS) -> Iterator[bool]:
+        """Whether nothing else is inside for the length of the block."""
         with self._changed:
             self._alone_wanted += 1
             try:
-                self._changed.wait_for(lambda: not self._is_alone and self._inside == 0)
-                self._is_alone = True
+                is_alone = self._changed.wait_for(
+                    lambda: not self._is_alone and self._inside == 0, patience_seconds
+                )
+                self._is_alone = self._is_alone or is_alone
             finally:
                 self._alone_wanted -= 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._is_alone = False
                 self._changed.notify_all()
+        try:
+            yield is_alone
+        finally:
+            if is_alone:
+                with self._changed:
+                    self._is_alone = False
+                    self._changed.notify_all()

@@ -4,10 +4,11 @@ import logging
 import select
 import socket
 import threading
-import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import psycopg
+from sqlalchemy import Connection
 
 from celeriac.errors import CeleriacError
 from celeriac_storage import workers
@@ -24,30 +25,26 @@ class Heartbeat:
     """A thread that holds the lifeline and renews the lease, three times per lease.
 
     It waits on the lifeline's own socket: when the server drops it, the lock is taken again at
-    once. When the worker has been declared dead, as after a long freeze, its steps are others'
-    already and it goes on as a new worker: `on_death` is called and gives the new identity.
+    once. After each renewal it calls `on_renewal`. When the worker has been declared dead, as after
+    a long freeze, its steps are others' already, and it goes on as a new worker (`worker` changes).
     """
 
     def __init__(
         self,
         database: Database,
-        lifeline: Lifeline | None,  # None behind a pooler: then the lease alone speaks
+        lifeline: Lifeline,
         worker: WorkerInfo,
         lease_seconds: float,
+        on_renewal: Callable[[Connection], None],
     ) -> None:
         self._database = database
-        self._lifeline = lifeline
+        self._lifeline: Lifeline | None = lifeline
         self.worker = worker
         self._lease_seconds = lease_seconds
-        self._renewed_at = time.monotonic()
+        self._on_renewal = on_renewal
         self._wake, self._sleeping = socket.socketpair()
         self._stopping = False
         self._thread = threading.Thread(target=self._live, name="celeriac-heartbeat", daemon=True)
-
-    @property
-    def lease_left_seconds(self) -> float:
-        """How long this worker is certainly believed to be alive."""
-        return self._renewed_at + self._lease_seconds - time.monotonic()
 
     def trust_the_lease_alone(self) -> None:
         """Do without a lifeline. To be called before `start`."""
@@ -67,6 +64,7 @@ class Heartbeat:
             workers.stop(connection, self.worker.worker_id)
         if self._lifeline is not None:
             self._lifeline.close()
+        self._database.close()
 
     def _register(self) -> None:
         has_lifeline = self._lifeline is not None and self._lifeline.hold(self.worker.worker_id)
@@ -77,7 +75,6 @@ class Heartbeat:
                 lease_seconds=self._lease_seconds,
                 has_lifeline=has_lifeline,
             )
-        self._renewed_at = time.monotonic()
 
     def _live(self) -> None:
         while not self._stopping:
@@ -119,12 +116,11 @@ class Heartbeat:
         return True
 
     def _renew(self) -> None:
-        before = time.monotonic()
         with self._database.connect() as connection:
             is_alive = workers.renew(connection, self.worker.worker_id, self._lease_seconds)
-        if is_alive:
-            self._renewed_at = before
-        else:
+            if is_alive:
+                self._on_renewal(connection)
+        if not is_alive:
             self._be_born_again()
 
     def _be_born_again(self) -> None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from celeriac.errors import DatabaseUnavailable, Fenced
-from celeriac.ids import RunId
+from celeriac.ids import ClaimToken, RunId
 from celeriac.limits import Limits, Use
 from celeriac.states import EffectKind, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
@@ -42,8 +42,8 @@ def take_step(worker: WorkerProcess, run_id: RunId, step: int) -> None:
 
     With `steps_per_task` above 1 the claim is kept for the steps that follow.
     """
-    with worker.gate.shared():
-        claim = _claim(worker, run_id, step, is_alone=False)
+    with worker.gate.shared(), worker.token() as token:
+        claim = _claim(worker, run_id, step, token, is_alone=False)
         if claim is not None:
             _go_on(worker, claim)
             return
@@ -54,13 +54,15 @@ def take_step(worker: WorkerProcess, run_id: RunId, step: int) -> None:
     if obstacle.agent not in worker.agents:
         logger.info("run %s: agent %s is not here; another worker must", run_id, obstacle.agent)
     elif obstacle.needs_isolation:
-        with worker.gate.alone():
-            claim = _claim(worker, run_id, step, is_alone=True)
+        with worker.gate.alone() as is_alone, worker.token() as token:
+            claim = _claim(worker, run_id, step, token, is_alone=True) if is_alone else None
             if claim is not None:
                 _go_on(worker, claim)
 
 
-def _claim(worker: WorkerProcess, run_id: RunId, step: int, *, is_alone: bool) -> Claim | None:
+def _claim(
+    worker: WorkerProcess, run_id: RunId, step: int, token: ClaimToken, *, is_alone: bool
+) -> Claim | None:
     reach("step.before_claim", step)
     with worker.active, worker.database.connect() as connection:
         claim = claims.claim(
@@ -68,9 +70,9 @@ def _claim(worker: WorkerProcess, run_id: RunId, step: int, *, is_alone: bool) -
             run_id,
             step,
             worker_id=worker.worker_id,
-            agents=list(worker.agents),
-            deadline_seconds=worker.deadline_seconds,
+            deadlines=worker.deadlines,
             is_alone=is_alone,
+            token=token,
         )
     reach("step.after_claim", step)
     return claim
@@ -121,17 +123,19 @@ class _Step:
         self._loaded = loaded
         self._claim = claim
         self._conversation = conversation
-        self._keep_claim_seconds = worker.deadline_seconds if may_keep_claim else None
+        self._deadline_seconds = loaded.agent.step_deadline_seconds
+        self._keep_claim_seconds = self._deadline_seconds if may_keep_claim else None
         self._record: StepRecord | None = None
 
     def take(self) -> Committed:
         """Make the transition and commit it. Raises `Fenced` or `DatabaseUnavailable`."""
-        try:
-            committed, left = self._transition()
-        except RequestsChanged as changed:
-            # Asked for something before anything was done: do not begin.
-            self._claim = changed.claim
-            committed, left = self._transition()
+        while True:
+            try:
+                committed, left = self._transition()
+                break
+            except RequestsChanged as changed:
+                # Asked for something before anything was done: begin again, knowing of it.
+                self._claim = changed.claim
         if self._conversation.has_all(self._claim):
             self._conversation.extend(left.messages)
         self._conversation.remember_pending(self._claim, left.pending)
@@ -224,7 +228,7 @@ class _Step:
         A commit whose answer got lost may have happened; the fence then tells, and the scheduler
         publishes what it queued.
         """
-        give_up_at = time.monotonic() + self._worker.deadline_seconds
+        give_up_at = time.monotonic() + self._deadline_seconds
         while True:
             adopted = self._adopted(left.record)
             try:
@@ -243,11 +247,11 @@ class _Step:
     def _commit_in(self, connection: Connection, record: StepRecord) -> Committed:
         """Commit inside the transaction that a tool has written in."""
         reach("step.before_commit", self._claim.step)
-        try:
-            return self._commit_once(connection, self._adopted(record))
-        except RequestsChanged as changed:
-            self._claim = changed.claim
-            return self._commit_once(connection, self._adopted(record))
+        while True:
+            try:
+                return self._commit_once(connection, self._adopted(record))
+            except RequestsChanged as changed:
+                self._claim = changed.claim
 
     def _commit_once(self, connection: Connection, record: StepRecord) -> Committed:
         self._record = record

@@ -41,6 +41,8 @@ class StepTask:
         self._agents = agents
         self._process: WorkerProcess | None = None
         self._watchdog: Watchdog | None = None
+        self._lock = threading.Lock()
+        self._tasks = 0  # messages being worked on, claimed or not
         self._prefork: Any = None  # the Celery worker whose children execute the steps
         app.task(name=STEP_TASK, acks_late=True, ignore_result=True, shared=False)(self._step)
         signals.worker_init.connect(self._worker_init, weak=False)
@@ -55,20 +57,28 @@ class StepTask:
             raise Reject("this process executes no steps", requeue=True)
         if process.is_draining:
             raise Reject("this worker is shutting down", requeue=True)
+        with self._lock:
+            self._tasks += 1
         if self._watchdog is not None:
             self._watchdog.note_message()
         try:
             take_step(process, RunId(run_id), step)
         except DatabaseUnavailable as error:
-            # Before the claim, so nothing is lost: the scheduler publishes the step again.
+            # Not begun: if the claim has happened after all, the heartbeat gives it back.
             logger.warning("step %s:%s was not begun: %s", run_id, step, error)
+        finally:
+            with self._lock:
+                self._tasks -= 1
 
     def _worker_init(self, sender: Any, **_: Any) -> None:
         if "prefork" not in str(sender.pool_cls):
             self._start()
             assert self._process is not None
             self._watchdog = Watchdog(
-                self._process, self._app, slots=lambda: int(sender.concurrency or 1)
+                self._app,
+                self._settings.queue_names,
+                has_free_slots=lambda: self._tasks < int(sender.concurrency or 1),
+                give_up=lambda: self._drain(exit_code=1),  # so that a supervisor restarts it
             )
             self._watchdog.start()
         else:
@@ -78,7 +88,9 @@ class StepTask:
         if self._process is None:  # prefork's child; with the solo pool it has been made already
             self._start()
             # A SIGTERM to the whole group reaches the children too: hand back, then go.
-            signal.signal(signal.SIGTERM, lambda *_: self._drain(0.0))
+            signal.signal(signal.SIGTERM, lambda *_: self._drain(exit_code=0))
+            # Our parent's word that the grace is over, or a Ctrl-\\ for all of us.
+            signal.signal(signal.SIGQUIT, lambda *_: self._drain(exit_code=0, grace_seconds=0.0))
 
     def _start(self) -> None:
         """Register, however long the database is away. Ends the process if it cannot work."""
@@ -102,7 +114,7 @@ class StepTask:
 
     def _worker_shutting_down(self, **_: Any) -> None:
         if self._process is not None:
-            self._drain(self._settings.grace_seconds)
+            self._drain()
         elif self._prefork is not None:
             threading.Thread(target=self._end_children, daemon=True).start()
 
@@ -111,33 +123,38 @@ class StepTask:
         time.sleep(self._settings.grace_seconds)
         for pid in self._prefork.pool.info["processes"]:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, signal.SIGQUIT)
 
-    def _drain(self, grace_seconds: float) -> None:
-        """Take no new step, let those in flight finish for a while, then hand them back and exit.
+    def _drain(self, exit_code: int | None = None, grace_seconds: float | None = None) -> None:
+        """Take no new step, let those in flight finish for the grace period, then hand them back.
 
-        Called from signal handlers, so the work is done in a thread: the interrupted code may hold
-        the very locks that it needs.
+        With an exit code the process then ends itself; without, Celery's warm shutdown ends it, if
+        no step is left that it would wait for. Called from signal handlers, so the work is done in
+        a thread: the interrupted code may hold the very locks that it needs.
         """
         process = self._process
         if process is None or process.is_draining:
             return
         process.is_draining = True
-        threading.Thread(target=self._finish, args=(process, grace_seconds), daemon=True).start()
+        if grace_seconds is None:
+            grace_seconds = self._settings.grace_seconds
+        threading.Thread(
+            target=self._finish, args=(process, exit_code, grace_seconds), daemon=True
+        ).start()
 
-    def _finish(self, process: WorkerProcess, grace_seconds: float) -> None:
+    def _finish(self, process: WorkerProcess, exit_code: int | None, grace_seconds: float) -> None:
         deadline = time.monotonic() + grace_seconds
         while process.is_busy and time.monotonic() < deadline:
             time.sleep(DRAIN_POLL_SECONDS)
-        if not process.is_busy and threading.main_thread().is_alive() and grace_seconds:
-            return  # Celery's own warm shutdown ends the process
+        if exit_code is None and not process.is_busy:
+            return
         try:
             process.stop()
         except CeleriacError as error:
             logger.warning("worker %s could not say goodbye: %s", process.worker_id, error)
         finally:
             # Threads that a tool or model call keeps busy would hold the process for ever.
-            os._exit(0)
+            os._exit(exit_code or 0)
 
     def _stop(self, **_: Any) -> None:
         process, self._process = self._process, None

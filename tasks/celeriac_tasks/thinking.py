@@ -146,6 +146,7 @@ def _as_stored(planned: PlannedEffect) -> Effect:
         token=None,
         result=None,
         error=planned.error,
+        is_exclusive=bool(planned.flags and planned.flags.get("exclusive")),
     )
 
 

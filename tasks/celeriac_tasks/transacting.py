@@ -35,13 +35,18 @@ def commit_with_tool(
     for tries_left in reversed(range(MAX_TRIES)):
         try:
             with database.begin() as connection:
+                has_returned = False
                 deed = acting.transact(connection)
+                has_returned = True
                 return deed, commit(connection, deed.record)
         except ToolFailed as failure:
             failed = acting.failed(failure.error)
         except (DBAPIError, psycopg.Error) as error:
-            if sqlstate(error) in _LOST_RACES and tries_left:
+            state = sqlstate(error)
+            if state in _LOST_RACES and tries_left:
                 continue
+            if has_returned and state not in _ENDED_BY_TOOL:
+                raise  # the commit's own trouble, such as a full disk
             failed = acting.failed(_explain(error, acting.tool_name))
         with database.begin() as connection:
             return failed, commit(connection, failed.record)

@@ -2,24 +2,19 @@
 
 After a broker reconnect a consumer has been seen to stay silent for ever. Then messages wait in the
 queue while this worker has free slots; if that lasts, the worker hands back its steps and exits,
-and whoever supervises it starts a fresh one.
+and whoever supervises it starts a fresh one. (The parent of a prefork pool has no watchdog: it does
+not know how busy its children are.)
 """
 
 import logging
-import os
-import signal
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from celery import Celery
 
 from celeriac.errors import BrokerUnavailable
 from celeriac_tasks.broker import Broker
-
-if TYPE_CHECKING:
-    from celeriac_tasks.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +24,26 @@ SILENCE_SECONDS = 30.0
 
 
 class Watchdog:
-    """A thread that ends the process when it is silent for too long with messages waiting."""
+    """A thread that calls `give_up` when the process is silent for too long with messages
+    waiting.
+    """
 
-    def __init__(self, process: "WorkerProcess", app: Celery, slots: Callable[[], int]) -> None:
-        self._process = process
+    def __init__(
+        self,
+        app: Celery,
+        queues: Sequence[str],
+        *,
+        has_free_slots: Callable[[], bool],
+        give_up: Callable[[], None],
+        check_seconds: float = CHECK_SECONDS,
+        silence_seconds: float = SILENCE_SECONDS,
+    ) -> None:
         self._broker = Broker(app)
-        self._slots = slots
+        self._queues = queues
+        self._has_free_slots = has_free_slots
+        self._give_up = give_up
+        self._check_seconds = check_seconds
+        self._silence_seconds = silence_seconds
         self._silent_since: float | None = None
         self._stopped = threading.Event()
 
@@ -49,28 +58,26 @@ class Watchdog:
         self._silent_since = None
 
     def _watch(self) -> None:
-        while not self._stopped.wait(CHECK_SECONDS):
+        while not self._stopped.wait(self._check_seconds):
             if not self._should_have_taken_one():
                 self._silent_since = None
                 continue
             now = time.monotonic()
             if self._silent_since is None:
                 self._silent_since = now
-            elif now - self._silent_since > SILENCE_SECONDS:
+            elif now - self._silent_since > self._silence_seconds:
                 logger.error(
-                    "messages have waited for %d s while this worker had free slots and took none: "
+                    "messages have waited for %g s while this worker had free slots and took none: "
                     "its consumer is stuck; the worker exits to be started anew",
-                    SILENCE_SECONDS,
+                    self._silence_seconds,
                 )
-                os.kill(os.getpid(), signal.SIGTERM)
+                self._give_up()
                 return
 
     def _should_have_taken_one(self) -> bool:
-        if self._process.steps_held >= self._slots():
+        if not self._has_free_slots():
             return False
         try:
-            return any(
-                self._broker.queue_length(queue) for queue in self._process.settings.queue_names
-            )
+            return any(self._broker.queue_length(queue) for queue in self._queues)
         except BrokerUnavailable:
             return False  # Celery is reconnecting, as we would

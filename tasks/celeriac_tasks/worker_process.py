@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 
 from celeriac.agent import Agent
 from celeriac.codec import JsonValue
-from celeriac.errors import CeleriacError
-from celeriac.ids import RunId, WorkerId, new_worker_id
+from celeriac.errors import CeleriacError, DatabaseUnavailable
+from celeriac.ids import ClaimToken, RunId, WorkerId, new_claim_token, new_worker_id
 from celeriac.secrets import redact
 from celeriac.settings import Settings
 from celeriac_storage import claims, dispatch, starting
@@ -47,7 +47,7 @@ class WorkerProcess:
         self.settings = settings
         self.pid = os.getpid()
         self.agents = {name: load_agent(agent) for name, agent in agents.items()}
-        self.deadline_seconds = max(agent.step_deadline_seconds for agent in agents.values())
+        self.deadlines = {name: agent.step_deadline_seconds for name, agent in agents.items()}
         self.database = Database(
             url,
             application_name=lambda: application_name(self.worker_id),
@@ -62,8 +62,10 @@ class WorkerProcess:
         self.is_draining = False
         self._lock = threading.Lock()
         self._held: dict[RunId, Claim] = {}
+        self._tokens: set[ClaimToken] = set()
         self._heartbeat = Heartbeat(
-            self.database,
+            # A connection of its own: a lease must not run out because tools hold all the others.
+            Database(url, application_name=lambda: application_name(self.worker_id), connections=1),
             Lifeline(direct_url.get_secret_value() if direct_url else url),
             WorkerInfo(
                 worker_id=new_worker_id(),
@@ -74,15 +76,12 @@ class WorkerProcess:
                 queues=settings.queue_names,
             ),
             settings.lease_seconds,
+            self._release_lost,
         )
 
     @property
     def worker_id(self) -> WorkerId:
         return self._heartbeat.worker.worker_id
-
-    @property
-    def lease_left_seconds(self) -> float:
-        return self._heartbeat.lease_left_seconds
 
     def start(self) -> None:
         """Register the agents and this worker. Raises `DatabaseUnavailable`."""
@@ -108,13 +107,31 @@ class WorkerProcess:
         self.database.close()
 
     @property
-    def steps_held(self) -> int:
-        """Steps claimed by this process and not yet committed."""
-        return len(self._held)
-
-    @property
     def is_busy(self) -> bool:
+        """Whether a step is claimed and not yet committed."""
         return bool(self._held)
+
+    @contextmanager
+    def token(self) -> Iterator[ClaimToken]:
+        """A token for one claim and the steps under it, known here before the database knows it.
+
+        What is claimed with a token that is not in use any more, the heartbeat gives back: an
+        answer of the database may have got lost, and nobody takes a step from a worker that lives.
+        """
+        token = new_claim_token()
+        with self._lock:
+            self._tokens.add(token)
+        try:
+            yield token
+        finally:
+            with self._lock:
+                self._tokens.discard(token)
+
+    def _release_lost(self, connection: Connection) -> None:
+        with self._lock:
+            tokens = list(self._tokens)
+        if lost := claims.release_lost(connection, self.worker_id, tokens):
+            logger.warning("gave back %d steps whose claim had got lost", lost)
 
     @contextmanager
     def holding(self, claim: Claim) -> Iterator[None]:
@@ -160,7 +177,7 @@ class WorkerProcess:
             with self.database.begin() as connection:
                 is_queued = claims.stumble(connection, claim, reason)
         except CeleriacError as lost:
-            logger.warning("step %s:%s was not given back: %s", claim.run_id, claim.step, lost)
+            logger.warning("no strike for step %s:%s: %s", claim.run_id, claim.step, lost)
             return
         if is_queued:
             self.publish(claim.run_id, claim.step, claim.queue)
@@ -173,7 +190,11 @@ class WorkerProcess:
             self.give_back(claim)
 
     def give_back(self, claim: Claim) -> None:
-        """Release one claim and publish its step; whatever fails, the scheduler will notice."""
+        """Release one claim and publish its step.
+
+        If the database is away, the heartbeat does it as soon as it is back: the claim's token is
+        no longer in use here.
+        """
         try:
             with self.database.connect() as connection:
                 if not claims.release(connection, claim):
@@ -188,5 +209,8 @@ class WorkerProcess:
             self.publisher.publish(run_id, step, queue)
         except CeleriacError as error:
             logger.warning("step %s:%s is left to the scheduler: %s", run_id, step, error)
-            with self.database.connect() as connection:
-                dispatch.mark_unpublished(connection, run_id, step)
+            try:
+                with self.database.connect() as connection:
+                    dispatch.mark_unpublished(connection, run_id, step)
+            except DatabaseUnavailable as lost:
+                logger.warning("step %s:%s is published after its backoff: %s", run_id, step, lost)

@@ -80,13 +80,10 @@ class OrderDesk:
 
     @property
     def living_workers(self) -> list[str]:
-        return [
-            worker["worker_id"]
-            for worker in map(
-                json.loads, self.try_celeriac("workers", "--json").stdout.splitlines()
-            )
-            if worker["alive"]
-        ]
+        listed = self.try_celeriac("workers", "--json")
+        assert listed.returncode == 0, listed.stderr
+        workers = map(json.loads, listed.stdout.splitlines())
+        return [worker["worker_id"] for worker in workers if worker["alive"]]
 
     @property
     def stock(self) -> int:

@@ -133,9 +133,7 @@ def notify(ctx: ToolContext, order_id: str) -> str:
 
 
 def _prompt(messages: Sequence[ModelMessage]) -> str:
-    return next(
-        str(part.content) for part in messages[0].parts if isinstance(part, UserPromptPart)
-    )
+    return next(str(part.content) for part in messages[0].parts if isinstance(part, UserPromptPart))
 
 
 def _busy_once(messages: Sequence[ModelMessage]) -> Turn:
@@ -193,14 +191,16 @@ retried = Agent("retried", ScriptedModel(_busy_once), tools=[tally], queue=QUEUE
 notifier = Agent(
     "notifier",
     ScriptedModel(
-        lambda messages: say("done")
-        if turn_number(messages)
-        else call("notify", order_id=_prompt(messages))
+        lambda messages: (
+            say("done") if turn_number(messages) else call("notify", order_id=_prompt(messages))
+        )
     ),
     tools=[notify],
     queue=QUEUE,
 )
-"""Makes an external call in step 1, and nothing but the call's key keeps it from happening twice."""
+"""Makes an external call in step 1, and nothing but the call's key keeps it from happening
+twice.
+"""
 
 poisoned = Agent(
     "poisoned", ScriptedModel([call("poison"), say("done")]), tools=[poison], queue=QUEUE

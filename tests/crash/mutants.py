@@ -30,7 +30,7 @@ def no_in_flight_record() -> None:
 
 def no_effect_key() -> None:
     """Each attempt at a call has a key of its own."""
-    acting.effect_key = lambda *_: uuid4().hex
+    setattr(acting, "effect_key", lambda *_: uuid4().hex)  # noqa: B010 - it is not exported
 
 
 def no_redispatch() -> None:
@@ -47,7 +47,7 @@ def no_publishing_of_new_steps() -> None:
 def one_tick_verdict() -> None:
     """A lifeline that is missing once means death, even if the server was just restarted."""
 
-    def verdict(self: Failover, suspect: Suspect) -> Verdict | None:
+    def verdict(self: Failover, suspect: Suspect) -> Verdict | None:  # noqa: ARG001 - a method
         return "lifeline" if suspect.is_lifeline_missing else None
 
     Failover._verdict = verdict  # type: ignore[method-assign]

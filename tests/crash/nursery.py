@@ -103,30 +103,14 @@ def serve() -> None:
                 _become(**request)
             children.add(pid)
             answer = {"pid": pid}
-        print(json.dumps(answer), flush=True)
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
     for pid in children:
         os.kill(pid, signal.SIGKILL)  # not yet waited for, so it is still ours
 
 
 def _import_everything() -> None:
-    import celery.app.amqp
-    import celery.app.control
-    import celery.app.log
-    import celery.app.trace
-    import celery.apps.worker
-    import celery.concurrency.prefork
-    import celery.concurrency.solo
-    import celery.concurrency.thread
-    import celery.fixups.django
-    import kombu.transport.pyamqp
-    import kombu.transport.redis
-    import pydantic_ai.models
-    import sqlalchemy.dialects.postgresql.psycopg
 
-    import celeriac.cli.main
-    import celeriac.registry
-    import celeriac_scheduler.scheduler
-    import celeriac_tasks.worker_service
     import examples.order_desk  # noqa: F401
 
 

@@ -88,9 +88,7 @@ class PostgresCluster:
         if os.getuid() == 0:  # which PostgreSQL refuses to run as
             command = ["runuser", "-u", "postgres", "--", *command]
         with (self._folder / "programs.log").open("ab") as output:
-            subprocess.run(
-                command, check=True, cwd="/", stdout=output, stderr=output, timeout=60
-            )
+            subprocess.run(command, check=True, cwd="/", stdout=output, stderr=output, timeout=60)
 
 
 @contextmanager

@@ -45,8 +45,8 @@ class Stack:
     ) -> list[TestProcess]:
         return self.processes.start_workers(count, AGENTS, test_points=test_points, **settings)
 
-    def start_scheduler(self, **settings: object) -> TestProcess:
-        return self.processes.start_scheduler(**settings)
+    def start_scheduler(self, *, test_points: str = "", **settings: object) -> TestProcess:
+        return self.processes.start_scheduler(test_points=test_points, **settings)
 
     def start(self, agent: str, value: object = "go", *, thread_id: str | None = None) -> str:
         return self.client.start(agent, value, thread_id=thread_id).run_id
@@ -97,11 +97,12 @@ class Stack:
 
     def calls(self, run_id: str, tool: str) -> list[tuple[int, int]]:
         """Process and number of neighbours of each call that began, oldest first."""
-        return self.query(
+        rows = self.query(
             "SELECT pid, neighbours FROM crash.calls WHERE run_id = %s AND tool = %s ORDER BY at",
             run_id,
             tool,
-        )  # type: ignore[return-value]  # two columns
+        )
+        return [(pid, neighbours) for pid, neighbours in rows]
 
     def holder(self, run_id: str, among: Sequence[TestProcess]) -> TestProcess:
         """The process that holds the run's claim."""
@@ -172,7 +173,8 @@ class OrderDesk(Stack):
         ) == [(run.run_id,)]
         assert self.deliveries(run) == [run.effects[-1].key]
         answers = self.query(
-            "SELECT step, count(*) FROM celeriac.model_calls WHERE run_id = %s GROUP BY 1 ORDER BY 1",
+            "SELECT step, count(*) FROM celeriac.model_calls WHERE run_id = %s"
+            " GROUP BY step ORDER BY step",
             run.run_id,
         )
         assert answers == [(step, 1) for step in (0, 2, 4, 6)]  # committed once each

@@ -51,7 +51,7 @@ def neighbours(place: str) -> str | None:
 PAIRS = [(place, after) for place in PLACES if (after := neighbours(place)) is not None]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def processes(shared_desk: OrderDesk) -> Iterator[Processes]:
     """The shared processes, without the workers of the case before."""
     yield shared_desk.processes
@@ -88,16 +88,14 @@ def answers(places: list[str]) -> list[bool]:
 # features: 000-02, 000-11, 002-12, 002-22, 002-23, 002-26, 003-10, 003-20
 @pytest.mark.parametrize("shared_desk", ["redis"], indirect=True)
 @pytest.mark.parametrize("place", PLACES)
-def test_an_order_survives_a_kill_at_every_point(
-    shared_desk: OrderDesk, processes: Processes, place: str
-) -> None:
+def test_an_order_survives_a_kill_at_every_point(shared_desk: OrderDesk, place: str) -> None:
     go_through(shared_desk, [place])
 
 
 @pytest.mark.parametrize("shared_desk", ["redis"], indirect=True)
 @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
 def test_an_order_survives_that_who_takes_over_is_killed_at_the_next_point(
-    shared_desk: OrderDesk, processes: Processes, pair: tuple[str, str]
+    shared_desk: OrderDesk, pair: tuple[str, str]
 ) -> None:
     go_through(shared_desk, list(pair))
 
@@ -114,7 +112,5 @@ def test_an_order_survives_that_who_takes_over_is_killed_at_the_next_point(
     ],
     ids="+".join,
 )
-def test_an_order_survives_kills_on_rabbitmq(
-    shared_desk: OrderDesk, processes: Processes, places: list[str]
-) -> None:
+def test_an_order_survives_kills_on_rabbitmq(shared_desk: OrderDesk, places: list[str]) -> None:
     go_through(shared_desk, places)

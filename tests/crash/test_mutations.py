@@ -3,14 +3,13 @@
 The scenarios return what is wrong at their end; `tests.crash.mutants` holds the protections.
 """
 
+import pytest
 import redis
 
 from celeriac.states import EffectState, RunStatus
 from celeriac_storage.resolving import NotDone
 from tests.crash.stack import OrderDesk, Stack
 from tests.waiting import eventually
-
-import pytest
 
 THINK, NOTIFY = 2, 1
 
@@ -53,6 +52,7 @@ def test_the_token_keeps_a_superseded_worker_from_committing(
     mutate(stack, mutant)
 
     assert commits_of_a_superseded_worker(stack) == wrong
+    assert mutant or stack.violations() == []
 
 
 def silent_repetitions(desk: OrderDesk) -> int:
@@ -75,6 +75,7 @@ def test_the_record_in_flight_keeps_a_call_from_being_repeated_silently(
     mutate(desk, mutant)
 
     assert silent_repetitions(desk) == wrong
+    assert mutant or desk.violations() == []
 
 
 def doubled_deliveries(desk: OrderDesk) -> int:
@@ -99,6 +100,7 @@ def test_the_effect_key_keeps_a_target_from_doing_it_twice(
     mutate(desk, mutant)
 
     assert doubled_deliveries(desk) == wrong
+    assert mutant or desk.violations() == []
 
 
 def lost_runs(stack: Stack) -> int:
@@ -127,6 +129,7 @@ def test_the_redispatch_brings_back_what_the_broker_forgot(
     mutate(stack, mutant)
 
     assert lost_runs(stack) == wrong
+    assert mutant or stack.violations() == []
 
 
 def stranded_runs(stack: Stack) -> int:
@@ -147,3 +150,4 @@ def test_the_scheduler_publishes_what_nobody_published(
     mutate(stack, mutant)
 
     assert stranded_runs(stack) == wrong
+    assert mutant or stack.violations() == []

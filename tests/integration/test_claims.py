@@ -44,8 +44,7 @@ def claim(
             run_id,
             step,
             worker_id=worker_id or hand.worker_id,
-            agents=["another", agent],
-            deadline_seconds=90,
+            deadlines={"another": 600, agent: 90},
             is_alone=is_alone,
         )
 
@@ -200,8 +199,7 @@ def test_the_claim_alone_may_be_forgotten_by_a_crash_of_the_server(
             run_id,
             0,
             worker_id=hand.worker_id,
-            agents=[AGENT],
-            deadline_seconds=90,
+            deadlines={AGENT: 90},
             is_alone=False,
         )
         in_the_claim = connection.exec_driver_sql(setting).scalar_one()

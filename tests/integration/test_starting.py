@@ -359,8 +359,9 @@ def test_a_thread_in_which_a_run_waits_for_nobody_is_woken_by_the_scheduler(hand
     assert hand.row(second.run_id).phase == "waiting_thread"
 
     with hand.database.begin() as connection:
-        assert waking.wake_idle_threads(connection) == 1
-        assert waking.wake_idle_threads(connection) == 0
+        ((tenant_id, thread_id),) = waking.idle_threads(connection)
+        steps.wake_next_of_thread(connection, tenant_id, thread_id)
+        assert waking.idle_threads(connection) == []
 
     assert hand.row(second.run_id).status == "queued"
 

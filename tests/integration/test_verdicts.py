@@ -348,8 +348,7 @@ def test_the_third_death_in_a_step_puts_the_run_before_a_person(witness: Witness
                 run_id,
                 0,
                 worker_id=witness.worker_id,
-                agents=[AGENT],
-                deadline_seconds=60,
+                deadlines={AGENT: 60},
                 is_alone=True,
             )
             is None
@@ -395,8 +394,7 @@ def test_a_step_past_its_deadline_is_taken_from_a_live_worker(witness: Witness) 
             hanging,
             0,
             worker_id=witness.worker_id,
-            agents=[AGENT],
-            deadline_seconds=0,
+            deadlines={AGENT: 0},
             is_alone=False,
         )
 

@@ -380,7 +380,8 @@ BEGIN
     END IF;
     -- A run's wall time does not count what it waited, for a person least of all.
     IF OLD.status IN ('paused', 'needs_attention') THEN
-        NEW.waited := OLD.waited + (clock_timestamp() - OLD.paused_at);
+        NEW.waited := OLD.waited
+            + (clock_timestamp() - coalesce(OLD.paused_at, OLD.created_at));  -- NULL: born paused
         NEW.paused_at := NULL;
     END IF;
     IF NEW.status IN ('paused', 'needs_attention') THEN
