@@ -58,10 +58,10 @@ class ToolContext:
         return self._connection
 
     def progress(self, text: str) -> None:
-        """Tell whoever watches the run what the tool is doing now.
+        """Note for people how the call went on; the notes become events when the step commits.
 
-        Shown while the call runs, never part of its result; after `MAX_PROGRESS_CHARACTERS`
-        characters it is cut.
+        The first 20 of a step are kept, each cut after `MAX_PROGRESS_CHARACTERS` characters. The
+        model does not see them.
         """
         if len(text) > MAX_PROGRESS_CHARACTERS:
             text = text[: MAX_PROGRESS_CHARACTERS - 1] + "…"

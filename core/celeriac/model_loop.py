@@ -192,6 +192,9 @@ async def _within(coroutine: Coroutine[Any, Any, T], timeout_seconds: float | No
     try:
         async with asyncio.timeout(timeout_seconds) as limit:
             return await coroutine
+    except (SystemExit, KeyboardInterrupt) as error:
+        # asyncio would let it end the whole loop, and with it every other call of the process.
+        raise RuntimeError(f"the coroutine raised {error!r}") from error
     except TimeoutError:
         if not limit.expired():
             raise

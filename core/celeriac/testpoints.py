@@ -4,7 +4,7 @@ Dead unless `CELERIAC_TEST_POINTS` arms them when the process starts; then a com
 `NAME=ACTION` or `NAME@STEP=ACTION`, with the actions `kill` (SIGKILL to the own process group),
 `stop` (SIGSTOP to the own process) and a number of seconds to sleep. Each armed entry acts once per
 machine: a file in `CELERIAC_TEST_POINTS_DIR` remembers it, so that the process that takes over is
-spared. `docs/testing.md` lists the points.
+spared. `docs/step.md` lists the points.
 """
 
 import os

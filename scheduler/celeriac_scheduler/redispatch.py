@@ -4,7 +4,7 @@ import logging
 
 from celeriac.settings import Settings
 from celeriac_scheduler.outlet import Outlet
-from celeriac_storage import dispatch, verdicts, waking, workers
+from celeriac_storage import dispatch, waking, workers
 from celeriac_storage.database import Database
 from celeriac_storage.steps import wake_next_of_thread
 from celeriac_tasks.broker import Broker
@@ -64,7 +64,7 @@ class Redispatch:
         while self._identity is not None and identity != self._identity:
             logger.warning("the broker was flushed or restarted: publishing all queued steps")
             with self._database.connect() as connection:
-                moment = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+                moment = dispatch.now(connection)
             self._outlet.republish_before(moment)
             self._identity = (
                 identity  # only now: had the broker failed again, we would still owe it
@@ -75,9 +75,8 @@ class Redispatch:
     def mind_workers(self) -> None:
         """Pause queued runs that no live worker could take, and wake those that one can."""
         with self._database.begin() as connection:
-            agents = verdicts.live_agents(connection)
-            workers.wake_for_agents(connection, agents)
-            waking.park_without_worker(connection, agents)
+            workers.wake_waiting(connection)
+            waking.park_without_worker(connection)
 
     def mind_threads(self) -> None:
         """Wake threads in which a run waits for nobody."""

@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
-from celeriac.errors import Fenced
+from celeriac.errors import CeleriacError, Fenced
 from celeriac.ids import (
     ClaimToken,
     RunId,
@@ -129,20 +129,27 @@ def claim(
     )  # fmt: skip
 
 
+def tokens_held(connection: Connection, worker_id: WorkerId) -> set[ClaimToken]:
+    """The tokens of all steps that the database says this worker has."""
+    rows = connection.exec_driver_sql(
+        "SELECT claim_token FROM celeriac.runs WHERE worker_id = %s AND status = 'running'",
+        (worker_id,),
+    )
+    return {ClaimToken(row[0].hex) for row in rows}
+
+
 def release_lost(
     connection: Connection, worker_id: WorkerId, tokens: Collection[ClaimToken]
 ) -> int:
-    """Queue the steps that this worker has claimed and does not know of; how many there were.
-
-    The answer to a claim, or to a commit that kept its claim, can get lost with the connection.
-    `tokens` are those in use, each put there before its claim was sent.
+    """Queue the steps that this worker has claimed with these tokens and does not know of; how many
+    there were. The answer to a claim, or to a commit that kept one, can get lost on its way.
     """
     return connection.exec_driver_sql(
         """
         UPDATE celeriac.runs
         SET status = 'queued', claim_token = NULL, step_deadline = NULL,
             published_at = NULL, publish_count = 0
-        WHERE worker_id = %s AND status = 'running' AND claim_token <> ALL (%s)
+        WHERE worker_id = %s AND status = 'running' AND claim_token = ANY (%s)
         """,
         (worker_id, [UUID(token) for token in tokens]),
     ).rowcount
@@ -233,7 +240,8 @@ class RequestsChanged(Exception):
 
 
 def refusal(connection: Connection, claim: Claim) -> Exception:
-    """Why a statement fenced on this claim moved nothing: `Fenced` or `RequestsChanged`."""
+    """Why a statement fenced on this claim moved nothing: `Fenced` or `RequestsChanged`; if it is
+    neither, a bug."""
     row = connection.exec_driver_sql(
         "SELECT status, step, claim_token, request_version, cancel_requested_at IS NOT NULL"
         " FROM celeriac.runs WHERE run_id = %s FOR UPDATE",
@@ -242,6 +250,11 @@ def refusal(connection: Connection, claim: Claim) -> Exception:
     assert row is not None, "runs are never deleted while somebody holds a claim"
     status, step, token, request_version, is_cancel_requested = row
     if (step, token) == (claim.step, UUID(claim.token)):
+        if request_version == claim.request_version:
+            return CeleriacError(
+                f"run {claim.run_id}: step {claim.step} is ours, but an effect of it is not in the "
+                "state the step found it in"
+            )
         return RequestsChanged(
             replace(claim, request_version=request_version, is_cancel_requested=is_cancel_requested)
         )

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from sqlalchemy import Connection, create_engine, event, make_url
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ResourceClosedError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from celeriac import codec
@@ -98,6 +98,7 @@ class Database:
             json_deserializer=codec.loads,
         )
         event.listen(self._engine, "connect", self._set_up)
+        event.listen(self._engine, "checkin", _clean)
         _open.add(self)
 
     @contextmanager
@@ -119,16 +120,20 @@ class Database:
             driver.autocommit = False
             try:
                 yield connection
+                if connection.closed:
+                    raise ResourceClosedError("the block has closed its connection")
                 driver.commit()
             except BaseException:
-                if not driver.closed:
+                # Closed by the block, it is back in the pool, cleaned, and perhaps in use again.
+                if not connection.closed and not driver.closed:
                     driver.rollback()
                 raise
             finally:
-                if driver.closed:
-                    connection.invalidate()
-                else:
-                    driver.autocommit = True
+                if not connection.closed:
+                    if driver.closed:
+                        connection.invalidate()
+                    else:
+                        driver.autocommit = True
 
     def drop_idle(self) -> None:
         """Close the connections that nobody uses just now; new ones are opened as needed."""
@@ -169,6 +174,14 @@ class Database:
         self._engine.dispose(close=False)
 
 
+def _clean(driver: psycopg.Connection[Any] | None, _record: object) -> None:
+    """Whoever takes the connection next must not find somebody's open transaction on it."""
+    if driver is None or driver.closed or driver.autocommit:
+        return
+    driver.rollback()
+    driver.autocommit = True
+
+
 def is_connection_loss(error: BaseException) -> bool:
     """Whether the server went away under the statement, so that its outcome may be unknown."""
     if isinstance(error, DatabaseUnavailable):
@@ -192,7 +205,8 @@ def ends_transaction(error: BaseException) -> bool:
         or state == IDLE_IN_TRANSACTION
         or (
             # 40: rolled back (lost race, deadlock). 25: no transaction, or a failed one. CE: ours.
-            state is not None and state.startswith(("40", "25", "CE"))
+            # 57014, 55P03: out of time.
+            state is not None and state.startswith(("40", "25", "CE", "57014", "55P03"))
         )
     )
 

@@ -19,6 +19,12 @@ class Due:
     queue: str
 
 
+def now(connection: Connection) -> datetime:
+    """The database's clock, which is the only one that counts."""
+    moment: datetime = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+    return moment
+
+
 def mark_unpublished(connection: Connection, run_id: RunId, step: int) -> None:
     """The broker did not take the step: whoever looks next publishes it at once."""
     connection.exec_driver_sql(

@@ -57,24 +57,35 @@ def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[
     ]  # fmt: skip
 
 
-def begin_transactional(connection: Connection, claim: Claim, call_id: CallId) -> None:
-    """Mark the call as in flight inside the step's own transaction.
+def begin_transactional(
+    connection: Connection, claim: Claim, call_id: CallId, timeout_seconds: float
+) -> None:
+    """Mark the call as in flight inside the step's own transaction, and bound its statements.
 
     The mark can never be committed: a deferred trigger refuses a COMMIT while it stands, which is
     how a tool that ends the transaction itself is caught with everything rolled back. Raises
-    `Fenced` if the claim is lost already.
+    `Fenced` or `RequestsChanged` if the claim is lost or somebody asked for something.
     """
     row = connection.exec_driver_sql(
         """
         UPDATE celeriac.effects SET state = 'in_flight', attempt = attempt + 1, token = %(token)s
+        FROM (
+            SELECT set_config('statement_timeout', %(timeout)s, true),
+                set_config('lock_timeout', %(timeout)s, true)
+        ) AS bounded
         WHERE run_id = %(run_id)s AND call_id = %(call_id)s AND state = 'planned'
             AND EXISTS (
                 SELECT FROM celeriac.runs AS run
                 WHERE run.run_id = %(run_id)s AND step = %(step)s AND claim_token = %(token)s
+                    AND request_version = %(request_version)s
             )
         RETURNING attempt
         """,
-        _claimed(claim, call_id),
+        {
+            **_claimed(claim, call_id),
+            "request_version": claim.request_version,
+            "timeout": f"{int(timeout_seconds * 1000)}ms",
+        },
     ).fetchone()
     if row is None:
         raise refusal(connection, claim)

@@ -22,6 +22,7 @@ from celeriac.ids import (
 from celeriac.states import Phase, RunStatus
 from celeriac_storage import tables
 from celeriac_storage.steps import HOLDS_THREAD
+from celeriac_storage.workers import IS_ALIVE
 
 OnBusy = Literal["wait", "reject"]
 
@@ -158,17 +159,17 @@ def _reason_to_wait(connection: Connection, new: NewRun) -> Phase | None:
                 "with on_busy=wait to queue behind it"
             )
         return Phase.WAITING_THREAD
-    if not has_live_worker(connection, new.agent):
+    if not has_live_worker(connection, new.agent, new.queue):
         return Phase.WAITING_WORKER
     return None
 
 
-def has_live_worker(connection: Connection, agent: str) -> bool:
-    """Whether some worker believed to be alive has the agent."""
+def has_live_worker(connection: Connection, agent: str, queue: str) -> bool:
+    """Whether some worker believed to be alive has the agent and serves the queue."""
     row = connection.exec_driver_sql(
-        "SELECT FROM celeriac.workers WHERE %s = ANY (agents)"
-        " AND dead_at IS NULL AND stopped_at IS NULL AND lease_until > now() LIMIT 1",
-        (agent,),
+        "SELECT FROM celeriac.workers WHERE %s = ANY (agents) AND %s = ANY (queues)"
+        f" AND {IS_ALIVE} LIMIT 1",
+        (agent, queue),
     ).fetchone()
     return row is not None
 

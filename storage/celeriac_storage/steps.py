@@ -311,14 +311,18 @@ def wake_next_of_thread(connection: Connection, tenant_id: str, thread_id: str) 
     """Queue the thread's next waiting run if no run of it is active. Needs a transaction.
 
     The thread's row is locked in a statement of its own: the next statement then sees a run that
-    `start` inserted while we waited for the lock. The scheduler publishes what is woken.
+    `start` has inserted meanwhile. If somebody else has the lock, perhaps for as long as a client
+    keeps its transaction open, this does nothing, and the scheduler wakes the run when it is free.
+    The scheduler also publishes what is woken.
     """
     key = {"tenant_id": tenant_id, "thread_id": thread_id}
-    connection.exec_driver_sql(
+    locked = connection.exec_driver_sql(
         "SELECT FROM celeriac.threads"
-        " WHERE tenant_id = %(tenant_id)s AND thread_id = %(thread_id)s FOR UPDATE",
+        " WHERE tenant_id = %(tenant_id)s AND thread_id = %(thread_id)s FOR UPDATE SKIP LOCKED",
         key,
-    )
+    ).fetchone()
+    if locked is None:
+        return
     connection.exec_driver_sql(
         f"""
         WITH woken AS (

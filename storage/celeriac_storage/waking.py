@@ -1,11 +1,10 @@
 """Moving runs between `queued` and the pauses that nobody has to decide about."""
 
-from collections.abc import Sequence
-
 from sqlalchemy import Connection
 
 from celeriac_storage.dispatch import BATCH, Due
 from celeriac_storage.steps import HOLDS_THREAD
+from celeriac_storage.workers import HAS_LIVE_WORKER
 
 
 def take_due_timers(connection: Connection) -> list[Due]:
@@ -34,20 +33,20 @@ def take_due_timers(connection: Connection) -> list[Due]:
     return [Due(*row) for row in rows]
 
 
-def park_without_worker(connection: Connection, live_agents: Sequence[str]) -> int:
-    """Pause the queued runs whose agent no live worker has, so that `show` says what they wait for.
+def park_without_worker(connection: Connection) -> int:
+    """Pause the queued runs that no live worker could take, so that `show` says so.
 
     Only those that have been queued for two seconds: a deploy replaces workers one after another.
     """
     return connection.exec_driver_sql(
-        """
+        f"""
         WITH parked AS (
             UPDATE celeriac.runs SET status = 'paused', resume_phase = phase,
                 phase = 'waiting_worker', published_at = NULL, publish_count = 0,
                 last_event_seq = last_event_seq + 1
             WHERE run_id IN (
-                SELECT run_id FROM celeriac.runs
-                WHERE status = 'queued' AND agent <> ALL (%s)
+                SELECT run_id FROM celeriac.runs AS run
+                WHERE status = 'queued' AND NOT {HAS_LIVE_WORKER}
                     AND coalesce(published_at, created_at) < clock_timestamp() - interval '2 s'
                 LIMIT %s
                 FOR UPDATE SKIP LOCKED
@@ -55,9 +54,9 @@ def park_without_worker(connection: Connection, live_agents: Sequence[str]) -> i
             RETURNING run_id, last_event_seq
         )
         INSERT INTO celeriac.events (run_id, seq, type, data)
-        SELECT run_id, last_event_seq, 'run.paused', '{"phase": "waiting_worker"}' FROM parked
+        SELECT run_id, last_event_seq, 'run.paused', '{{"phase": "waiting_worker"}}' FROM parked
         """,
-        (list(live_agents), BATCH),
+        (BATCH,),
     ).rowcount
 
 

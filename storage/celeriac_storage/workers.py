@@ -64,28 +64,37 @@ def register(
             "lease_seconds": lease_seconds,
         },
     )
-    wake_for_agents(connection, worker.agents)
+    wake_waiting(connection)
 
 
-def wake_for_agents(connection: Connection, agents: Sequence[str]) -> int:
-    """Queue the runs that wait for a worker with one of these agents; how many there were."""
+IS_ALIVE = "dead_at IS NULL AND stopped_at IS NULL AND lease_until > clock_timestamp()"
+"""Whether a worker's row says that it lives."""
+
+HAS_LIVE_WORKER = f"""EXISTS (
+    SELECT FROM celeriac.workers
+    WHERE run.agent = ANY (agents) AND run.queue = ANY (queues) AND {IS_ALIVE}
+)"""
+"""Whether the run called `run` can be taken by somebody: its agent and its queue together."""
+
+
+def wake_waiting(connection: Connection) -> int:
+    """Queue the runs that wait for a worker and now have one; how many there were."""
     return connection.exec_driver_sql(
-        """
+        f"""
         WITH woken AS (
             UPDATE celeriac.runs SET status = 'queued', phase = resume_phase, resume_phase = NULL,
                 published_at = NULL, publish_count = 0, last_event_seq = last_event_seq + 1
             WHERE run_id IN (
-                SELECT run_id FROM celeriac.runs
-                WHERE status = 'paused' AND phase = 'waiting_worker' AND agent = ANY (%s)
+                SELECT run_id FROM celeriac.runs AS run
+                WHERE status = 'paused' AND phase = 'waiting_worker' AND {HAS_LIVE_WORKER}
                 ORDER BY created_at LIMIT 5000
                 FOR UPDATE SKIP LOCKED
             )
             RETURNING run_id, last_event_seq
         )
         INSERT INTO celeriac.events (run_id, seq, type, data)
-        SELECT run_id, last_event_seq, 'run.woken', '{"waited_for": "worker"}' FROM woken
-        """,
-        (list(agents),),
+        SELECT run_id, last_event_seq, 'run.woken', '{{"waited_for": "worker"}}' FROM woken
+        """
     ).rowcount
 
 

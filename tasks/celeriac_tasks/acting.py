@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic_ai.messages import ModelMessage
 from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
@@ -25,18 +24,10 @@ from celeriac_storage.steps import Event, Message, Next, SettledEffect, StepReco
 from celeriac_tasks.calling import Outcome, Raised, Returned, call_here, call_in_time
 from celeriac_tasks.conversation import call_result
 from celeriac_tasks.loaded_agent import LoadedAgent
+from celeriac_tasks.transition import Transition
 
 MAX_PARALLEL_READS = 16
 MAX_PROGRESS_EVENTS = 20  # of one step: progress is for people, not a log
-
-
-@dataclass(frozen=True, slots=True)
-class Deed:
-    """What an act step leaves: its record, the message it adds, and the calls still to be made."""
-
-    record: StepRecord
-    messages: Sequence[ModelMessage] = ()
-    pending: Sequence[Effect] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +84,7 @@ class Acting:
     def tool_name(self) -> str:
         return self._batch.effects[0].tool
 
-    def lost_attempt(self) -> Deed | None:
+    def lost_attempt(self) -> Transition | None:
         """What to do if an earlier worker left the call in flight: never make it again."""
         effect = self._batch.effects[0]
         if effect.state is not EffectState.IN_FLIGHT:
@@ -101,7 +92,7 @@ class Acting:
         message = f"the worker of attempt {effect.attempt} was lost during the call"
         return self._unknown(effect, {"kind": "worker_lost", "message": message})
 
-    def missing_tool(self) -> Deed | None:
+    def missing_tool(self) -> Transition | None:
         """What to do if this worker's code lacks a tool that is still to be called."""
         for effect in self._batch.effects:
             if not effect.state.is_settled and effect.tool not in self._loaded.tools:
@@ -113,7 +104,7 @@ class Acting:
                 return self._attention({"kind": "missing_tool", "message": message})
         return None
 
-    def read(self) -> Deed:
+    def read(self) -> Transition:
         """Run the read-only calls side by side; those settled before are only told to the model."""
         todo = [effect for effect in self._batch.effects if not effect.state.is_settled]
         if len(todo) <= 1:
@@ -125,15 +116,15 @@ class Acting:
             [self._settled(effect, outcome) for effect, outcome in zip(todo, outcomes, strict=True)]
         )
 
-    def transact(self, connection: Connection) -> Deed:
+    def transact(self, connection: Connection) -> Transition:
         """Run the call in the step's own transaction.
 
         Raises `ToolFailed` if the tool failed or the database refused: the caller must then roll
         back, which undoes the tool's writes, and commit `failed(...)` in a transaction of its own.
         """
         (effect,) = self._batch.effects
-        effects.begin_transactional(connection, self._claim, effect.call_id)
         tool = self._loaded.tools[effect.tool]
+        effects.begin_transactional(connection, self._claim, effect.call_id, tool.timeout_seconds)
         reach("act.before_tool", self._claim.step)
         outcome = call_here(tool, self._context(effect, tool, connection), effect.arguments)
         reach("act.after_tool", self._claim.step)
@@ -142,12 +133,12 @@ class Acting:
         settled = self._settled(effect, outcome, connection)
         return self._done([replace(settled, was=EffectState.IN_FLIGHT)])
 
-    def failed(self, error: dict[str, JsonValue]) -> Deed:
+    def failed(self, error: dict[str, JsonValue]) -> Transition:
         """The transactional call failed and everything it wrote is undone: tell the model."""
         (effect,) = self._batch.effects
         return self._done([self._settled(effect, Raised(error, is_definite=True))])
 
-    def call_external(self) -> Deed:
+    def call_external(self) -> Transition:
         """Record the attempt, make the call, and say what came of it.
 
         Raises `Fenced` or `RequestsChanged` before the call is made.
@@ -223,7 +214,7 @@ class Acting:
         with self._database.connect() as own:
             return artifacts.store(own, text)
 
-    def _done(self, settled: Sequence[SettledEffect]) -> Deed:
+    def _done(self, settled: Sequence[SettledEffect]) -> Transition:
         batch = self._batch
         outcomes = {effect.call_id: effect for effect in settled}
         results = [
@@ -247,7 +238,7 @@ class Acting:
         if "corrections" in self._claim.state:
             state["corrections"] = self._claim.state["corrections"]
         told: list[JsonValue] = [effect.call_id for effect in batch.effects]
-        return Deed(
+        return Transition(
             StepRecord(
                 next=Next.queued(following),
                 kind=StepKind.ACT,
@@ -268,7 +259,7 @@ class Acting:
             data["error"] = settled.error
         return Event(f"effect.{settled.state}", data)
 
-    def _unknown(self, effect: Effect, why: dict[str, JsonValue]) -> Deed:
+    def _unknown(self, effect: Effect, why: dict[str, JsonValue]) -> Transition:
         """Nobody knows whether the call took effect: a person must say."""
         run_id, call_id = self._claim.run_id, effect.call_id
         message = (
@@ -288,8 +279,8 @@ class Acting:
 
     def _attention(
         self, error: dict[str, JsonValue], settled: Sequence[SettledEffect] = ()
-    ) -> Deed:
-        return Deed(
+    ) -> Transition:
+        return Transition(
             StepRecord(
                 next=Next.needs_attention(Phase.WAITING_TOOL, error),
                 kind=StepKind.ACT,

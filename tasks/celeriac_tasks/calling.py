@@ -1,5 +1,7 @@
 """Calling a tool's function, within its time and with its outcome sorted."""
 
+import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -84,6 +86,9 @@ def _sorted(
     except TimeoutError as error:
         said = str(error) or f"tool {tool.name} took longer than {tool.timeout_seconds:g} s"
         return Raised(_error("timeout", said), is_definite=False)
+    except (SystemExit, asyncio.CancelledError, concurrent.futures.CancelledError) as error:
+        # Not `Exception`s, but the tool's own doing as well: the worker lives on.
+        return Raised(_error(type(error).__name__, repr(error)), is_definite=False)
     except Exception as error:
         if passes(error):
             raise

@@ -13,7 +13,6 @@ from kombu import Queue
 from celeriac.settings import Settings
 
 STEP_TASK = "celeriac.step"
-MAX_PRIORITY = 9
 
 VISIBILITY_TIMEOUT_SECONDS = 600
 """When Redis gives an unacknowledged message to somebody else. It is the last net: the scheduler
@@ -48,7 +47,7 @@ def make_app(settings: Settings) -> Celery:
         broker_heartbeat=10,  # RabbitMQ: a dead connection is noticed in 20 s instead of 4 minutes
         broker_transport_options=_transport_options(settings),
         worker_send_task_events=settings.task_events,
-        # Workers share nothing but the database; gossip and mingle would only delay the start.
+        # A prefork child imports its agents and registers before it says that it is up.
         worker_proc_alive_timeout=30,
     )
     return app

@@ -69,7 +69,7 @@ class Conversation:
 
 
 class ConversationCache:
-    """Conversations of runs that this process stepped last, under the step they are ready for.
+    """Conversations of the runs that this process stepped last.
 
     `take` removes what it returns, so that no two threads extend one conversation. The database
     decides what is true: a cached conversation only ever lacks the newest messages, because

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-ALONE_PATIENCE_SECONDS = 10.0
+ALONE_PATIENCE_SECONDS = 30.0
 """After that the step stays queued, and comes back after its backoff, perhaps to another worker."""
 
 

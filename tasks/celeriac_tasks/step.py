@@ -21,15 +21,16 @@ from celeriac.ids import ClaimToken, RunId
 from celeriac.limits import Limits, Use
 from celeriac.states import EffectKind, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
-from celeriac_storage import claims, effects
+from celeriac_storage import claims, dispatch, effects
 from celeriac_storage.claims import Claim, RequestsChanged
 from celeriac_storage.effects import Effect
 from celeriac_storage.steps import Committed, Next, StepRecord, commit
-from celeriac_tasks.acting import Acting, Deed, next_batch
+from celeriac_tasks.acting import Acting, next_batch
 from celeriac_tasks.conversation import Conversation, pending_calls
 from celeriac_tasks.loaded_agent import LoadedAgent
-from celeriac_tasks.thinking import Thought, think
+from celeriac_tasks.thinking import think
 from celeriac_tasks.transacting import commit_with_tool
+from celeriac_tasks.transition import Transition
 from celeriac_tasks.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
@@ -49,11 +50,13 @@ def take_step(worker: WorkerProcess, run_id: RunId, step: int) -> None:
             return
     with worker.database.connect() as connection:
         obstacle = claims.why_unclaimed(connection, run_id, step)
-    if obstacle is None or not obstacle.is_queued_here:
-        return  # a duplicate or a message from the past
-    if obstacle.agent not in worker.agents:
-        logger.info("run %s: agent %s is not here; another worker must", run_id, obstacle.agent)
-    elif obstacle.needs_isolation:
+        if obstacle is None or not obstacle.is_queued_here:
+            return  # a duplicate or a message from the past
+        if obstacle.agent not in worker.agents:
+            logger.info("run %s: agent %s is not here; another worker must", run_id, obstacle.agent)
+            dispatch.mark_unpublished(connection, run_id, step)
+            return
+    if obstacle.needs_isolation:
         with worker.gate.alone() as is_alone, worker.token() as token:
             claim = _claim(worker, run_id, step, token, is_alone=True) if is_alone else None
             if claim is not None:
@@ -161,13 +164,13 @@ class _Step:
             agent_hash=claim.agent_hash or self._loaded.agent_hash,
         )
 
-    def _transition(self) -> tuple[Committed, Thought | Deed]:
+    def _transition(self) -> tuple[Committed, Transition]:
         pending = self._load()
         reach("step.after_load", self._claim.step)
         if self._claim.phase is Phase.WAITING_TOOL:
             return self._act(pending)
         if (ended := self._ended_before_it_begins()) is not None:
-            return self._commit(Thought(ended))
+            return self._commit(Transition(ended))
         return self._commit(think(self._loaded, self._claim, self._conversation.messages))
 
     def _load(self) -> Sequence[Effect]:
@@ -185,13 +188,13 @@ class _Step:
                 conversation.catch_up(connection, claim)
         return ()
 
-    def _act(self, pending: Sequence[Effect]) -> tuple[Committed, Thought | Deed]:
+    def _act(self, pending: Sequence[Effect]) -> tuple[Committed, Transition]:
         batch = next_batch(pending)
         acting = Acting(self._worker.database, self._loaded, self._claim, batch)
         if (lost := acting.lost_attempt()) is not None:
             return self._commit(lost)
         if (ended := self._ended_before_it_begins()) is not None:
-            return self._commit(Deed(ended))
+            return self._commit(Transition(ended))
         if (missing := acting.missing_tool()) is not None:
             return self._commit(missing)
         if batch.kind is EffectKind.TRANSACTIONAL:
@@ -222,7 +225,7 @@ class _Step:
             Next.failed("limit_exceeded", dict(error)), kind, "limit_exceeded", advances=False
         )
 
-    def _commit(self, left: Thought | Deed) -> tuple[Committed, Thought | Deed]:
+    def _commit(self, left: Transition) -> tuple[Committed, Transition]:
         """Commit, however long the database is away: a model's answer is worth waiting for.
 
         A commit whose answer got lost may have happened; the fence then tells, and the scheduler

@@ -1,7 +1,7 @@
 """The think transition: ask the model, and turn what it says into a step record."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
@@ -29,34 +29,27 @@ from celeriac_storage.steps import (
     StepRecord,
 )
 from celeriac_tasks.loaded_agent import LoadedAgent
+from celeriac_tasks.transition import Transition
 
+LOOP_MARGIN_SECONDS = 5.0  # beyond the request's own timeout: then the loop itself is stuck
 EMPTY_ANSWER = "Your last answer was empty. Call a tool, or answer with text."
 _UNKNOWN_TOOL_VERSION = "-"
 
 
-@dataclass(frozen=True, slots=True)
-class Thought:
-    """What a think step leaves: its record, the messages it adds, and the calls to be made."""
-
-    record: StepRecord
-    messages: Sequence[ModelMessage] = ()
-    pending: Sequence[Effect] = ()
-
-
-def think(loaded: LoadedAgent, claim: Claim, messages: Sequence[ModelMessage]) -> Thought:
+def think(loaded: LoadedAgent, claim: Claim, messages: Sequence[ModelMessage]) -> Transition:
     """Ask the model once. Holds no connection; may take as long as the agent's think timeout."""
     reach("think.before_model_call", claim.step)
     try:
         response = _ask(loaded, messages)
         failure = check_response(response)
     except Exception as error:  # noqa: BLE001 - SDKs raise anything; `classify` sorts it
-        return Thought(_failed(loaded, claim, classify(error), None))
+        return Transition(_failed(loaded, claim, classify(error), None))
     reach("think.after_model_call", claim.step)
     if failure is None:
         return _answered(loaded, claim, response)
     if failure.kind is ThinkFailureKind.EMPTY_RESPONSE:
         return _asked_back(loaded, claim, response)
-    return Thought(_failed(loaded, claim, failure, response))
+    return Transition(_failed(loaded, claim, failure, response))
 
 
 def _ask(loaded: LoadedAgent, messages: Sequence[ModelMessage]) -> ModelResponse:
@@ -72,12 +65,15 @@ def _ask(loaded: LoadedAgent, messages: Sequence[ModelMessage]) -> ModelResponse
             instructions=agent.instructions,
             tools=loaded.definitions,
             timeout_seconds=agent.think_timeout_seconds,
-        )
+        ),
+        timeout_seconds=agent.think_timeout_seconds + LOOP_MARGIN_SECONDS,
     )
 
 
-def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Thought:
+def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Transition:
     body = dump_message(response)
+    stored_body = stored_form(body)  # without secrets, as another worker will read it
+    assert isinstance(stored_body, dict)
     planned = _plan(loaded, claim.step, response.tool_calls)
     corrections = _corrections(claim, planned)
     state: dict[str, JsonValue] = {}
@@ -114,7 +110,7 @@ def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Tho
         )
     if following.status.is_terminal:
         reason = "terminal"
-    return Thought(
+    return Transition(
         StepRecord(
             next=following,
             kind=StepKind.THINK,
@@ -128,7 +124,7 @@ def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Tho
             input_tokens=response.usage.input_tokens,
             output_tokens=response.usage.output_tokens,
         ),
-        [load_message(body)],
+        [load_message(stored_body)],
         [_as_stored(effect) for effect in planned],
     )
 
@@ -169,6 +165,11 @@ def _planned_call(loaded: LoadedAgent, step: int, index: int, call: ToolCallPart
         )
     try:
         arguments = tool.validate(parse_arguments(call.args))
+        if stored_form(arguments) != arguments:
+            raise InvalidArguments(
+                f"the arguments of {tool.name} hold a secret, which is not stored, so that nothing "
+                "could be executed as it was asked for: name the secret instead of sending it"
+            )
     except InvalidArguments as error:
         return PlannedEffect(
             *identity,
@@ -203,7 +204,7 @@ def _corrections_so_far(claim: Claim) -> int:
     return corrections
 
 
-def _asked_back(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Thought:
+def _asked_back(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Transition:
     """The model said nothing. Ask again in words, a bounded number of times."""
     corrections = _corrections_so_far(claim) + 1
     limit = Limits.from_json(claim.limits).corrections
@@ -212,9 +213,9 @@ def _asked_back(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> T
             ThinkFailureKind.EMPTY_RESPONSE,
             f"the model gave {corrections} empty answers in a row; the limit is {limit}",
         )
-        return Thought(_failed(loaded, claim, failure, response))
+        return Transition(_failed(loaded, claim, failure, response))
     question = dump_message(question_message(EMPTY_ANSWER))
-    return Thought(
+    return Transition(
         StepRecord(
             next=Next.queued(Phase.WAITING_MODEL),
             kind=StepKind.THINK,

@@ -4,24 +4,26 @@ from collections.abc import Callable
 
 import psycopg
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
 from celeriac.codec import JsonValue
 from celeriac.secrets import redact
 from celeriac_storage.database import IDLE_IN_TRANSACTION, Database, sqlstate
 from celeriac_storage.steps import Committed, StepRecord
-from celeriac_tasks.acting import Acting, Deed, ToolFailed
+from celeriac_tasks.acting import Acting, ToolFailed
+from celeriac_tasks.transition import Transition
 
 MAX_TRIES = 5
 _LOST_RACES = {"40001", "40P01"}  # serialization failure, deadlock
 # Our trigger refused a COMMIT, or the mark that `begin_transactional` set is gone with its
 # transaction, which the commit's own check finds.
+_OUT_OF_TIME = {"57014", "55P03"}  # statement_timeout, lock_timeout: `begin_transactional`
 _ENDED_BY_TOOL = {"CE004", "CE005", "25P01", "25P02"}
 
 
 def commit_with_tool(
     database: Database, acting: Acting, commit: Callable[[Connection, StepRecord], Committed]
-) -> tuple[Deed, Committed]:
+) -> tuple[Transition, Committed]:
     """Run the tool and commit the step with what it wrote, or neither.
 
     A lost race with another transaction is run again from the start. A tool that fails, or spoils
@@ -41,11 +43,12 @@ def commit_with_tool(
                 return deed, commit(connection, deed.record)
         except ToolFailed as failure:
             failed = acting.failed(failure.error)
-        except (DBAPIError, psycopg.Error) as error:
+        except (DBAPIError, InvalidRequestError, psycopg.Error) as error:
             state = sqlstate(error)
             if state in _LOST_RACES and tries_left:
                 continue
-            if has_returned and state not in _ENDED_BY_TOOL:
+            is_ended = state in _ENDED_BY_TOOL or isinstance(error, InvalidRequestError)
+            if has_returned and not is_ended:
                 raise  # the commit's own trouble, such as a full disk
             failed = acting.failed(_explain(error, acting.tool_name))
         with database.begin() as connection:
@@ -55,12 +58,15 @@ def commit_with_tool(
 
 def _explain(error: Exception, tool: str) -> dict[str, JsonValue]:
     state = sqlstate(error)
-    if state in _ENDED_BY_TOOL:
+    if state in _ENDED_BY_TOOL or isinstance(error, InvalidRequestError):
         kind = "tool_ended_transaction"
         message = (
-            f"tool {tool} ended the step's transaction with COMMIT or ROLLBACK; all its writes "
-            "were rolled back. A transactional tool must leave the transaction to the step"
+            f"tool {tool} ended the step's transaction (COMMIT, ROLLBACK or close()); all its "
+            "writes were rolled back. A transactional tool must leave the transaction to the step"
         )
+    elif state in _OUT_OF_TIME:
+        kind = "timeout"
+        message = f"a statement of tool {tool} took longer than the tool's timeout; undone"
     elif state == IDLE_IN_TRANSACTION:
         kind = "tool_left_transaction_idle"
         message = (

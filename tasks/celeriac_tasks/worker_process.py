@@ -128,10 +128,14 @@ class WorkerProcess:
                 self._tokens.discard(token)
 
     def _release_lost(self, connection: Connection) -> None:
+        # In this order: a token is in use here before the database can have it, so one that the
+        # database had and that is not in use now is lost. The other way round, a claim that falls
+        # between the two looks would be taken from the step that is being executed.
+        held = claims.tokens_held(connection, self.worker_id)
         with self._lock:
-            tokens = list(self._tokens)
-        if lost := claims.release_lost(connection, self.worker_id, tokens):
-            logger.warning("gave back %d steps whose claim had got lost", lost)
+            lost = held - self._tokens
+        if lost and claims.release_lost(connection, self.worker_id, lost):
+            logger.warning("gave back %d steps whose claim had got lost", len(lost))
 
     @contextmanager
     def holding(self, claim: Claim) -> Iterator[None]:

@@ -34,6 +34,7 @@ def run_worker(
         pool=settings.pool,
         concurrency=settings.slots if settings.pool == "threads" else _processes(settings),
         loglevel=log_level,
+        # Workers share nothing but the database; gossip and mingle would only delay the start.
         without_gossip=True,
         without_mingle=True,
     )

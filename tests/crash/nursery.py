@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,8 @@ def _become(command: list[str], environment: dict[str, str], folder: str, output
         app()
     except SystemExit as end:
         exit_code = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # whatever it is, `os._exit` below would hide it
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -278,25 +278,28 @@ def test_a_run_that_goes_on_by_itself_keeps_the_thread(hand: Hand, going_on: Nex
     assert start(hand.database, new_run(thread)) == WAITS_FOR_THREAD
 
 
-def test_a_start_that_meets_the_end_of_the_run_before_it_is_woken(
+def test_an_end_does_not_wait_for_a_client_that_holds_the_thread(
     hand: Hand, database_url: str
 ) -> None:
-    """The finish locks the thread's row before it looks who waits, so it sees who just came."""
+    """A client may keep its transaction open for as long as it likes; the scheduler wakes later."""
     thread = ThreadId("t1")
     first, second = new_run(thread), new_run(thread)
     start(hand.database, first)
     claim = hand.claim(first.run_id)
-    ending = Database(database_url, application_name=lambda: "ending", connections=1)
-    with ThreadPoolExecutor(1) as worker:
-        with hand.database.begin() as connection:
-            assert starting.start(connection, second) == WAITS_FOR_THREAD
-            finished = worker.submit(finish, ending, claim)
-            eventually(lambda: waits_for_a_lock(hand.database, "ending"), what="a waiting finish")
-        finished.result(10)
-
-    assert hand.row(first.run_id).status == "completed"
-    assert hand.row(second.run_id).status == "queued"
+    ending = Database(database_url, connections=1)
+    with hand.database.begin() as connection:
+        assert starting.start(connection, second) == WAITS_FOR_THREAD
+        finish(ending, claim)
+        assert hand.row(first.run_id).status == "completed"
     ending.close()
+    assert hand.row(second.run_id).phase == "waiting_thread"
+
+    with hand.database.connect() as connection:
+        ((tenant_id, thread_id),) = waking.idle_threads(connection)
+    with hand.database.begin() as connection:
+        steps.wake_next_of_thread(connection, tenant_id, thread_id)
+
+    assert hand.row(second.run_id).status == "queued"
 
 
 def test_a_start_during_the_end_of_the_run_before_it_waits_and_then_goes_at_once(
@@ -375,7 +378,7 @@ def test_a_run_without_a_worker_for_its_agent_says_so(database: Database) -> Non
     assert start(database, new) == WAITS_FOR_WORKER
 
     with database.connect() as connection:
-        assert not starting.has_live_worker(connection, AGENT)
+        assert not starting.has_live_worker(connection, AGENT, "celeriac")
 
 
 @pytest.mark.parametrize(
@@ -422,7 +425,7 @@ def test_a_queued_run_whose_last_worker_left_is_parked_after_a_moment(hand: Hand
         )
         workers.stop(connection, hand.worker_id)
 
-        assert waking.park_without_worker(connection, []) == 1
+        assert waking.park_without_worker(connection) == 1
 
     row = hand.row(old.run_id)
     assert (row.status, row.phase, row.resume_phase) == (

@@ -82,7 +82,7 @@ def untouched(hand: Hand, run_id: RunId) -> bool:
 def test_the_tools_writes_and_the_step_commit_together(hand: Hand, act: Claim) -> None:
     call = call_id(0, 0)
     with hand.database.begin() as connection:
-        effects.begin_transactional(connection, act, call)
+        effects.begin_transactional(connection, act, call, 60)
         deduct(connection)
         steps.commit(connection, act, finished(call))
 
@@ -124,7 +124,7 @@ def test_a_tool_that_commits_is_refused_with_all_it_wrote(
     hand: Hand, act: Claim, end: Callable[[Connection], None]
 ) -> None:
     def call_tool(connection: Connection) -> None:
-        effects.begin_transactional(connection, act, call_id(0, 0))
+        effects.begin_transactional(connection, act, call_id(0, 0), 60)
         deduct(connection)
         end(connection)
 
@@ -139,7 +139,7 @@ def test_a_tool_that_commits_is_refused_with_all_it_wrote(
 
 def test_no_savepoint_can_go_on_after_the_refusal(hand: Hand, act: Claim) -> None:
     def call_tool(connection: Connection) -> None:
-        effects.begin_transactional(connection, act, call_id(0, 0))
+        effects.begin_transactional(connection, act, call_id(0, 0), 60)
         connection.exec_driver_sql("COMMIT")
 
     with pytest.raises(DBAPIError) as refused, hand.database.begin() as connection:
@@ -153,7 +153,7 @@ def test_a_tool_that_rolls_back_takes_the_mark_with_it(hand: Hand, act: Claim) -
     call = call_id(0, 0)
 
     def call_tool(connection: Connection) -> None:
-        effects.begin_transactional(connection, act, call)
+        effects.begin_transactional(connection, act, call, 60)
         deduct(connection)
         connection.exec_driver_sql("ROLLBACK")
         deduct(connection)
@@ -170,7 +170,7 @@ def test_a_tools_constraint_made_immediate_is_refused_at_once(hand: Hand, act: C
     """`SET CONSTRAINTS ALL IMMEDIATE` cannot be used to get around the guard."""
 
     def call_tool(connection: Connection) -> None:
-        effects.begin_transactional(connection, act, call_id(0, 0))
+        effects.begin_transactional(connection, act, call_id(0, 0), 60)
         connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
 
     with pytest.raises(DBAPIError) as refused, hand.database.begin() as connection:
@@ -185,7 +185,7 @@ def test_a_failed_call_is_recorded_without_its_writes(hand: Hand, act: Claim) ->
         call, EffectState.IN_FLIGHT, EffectState.FAILED, error={"kind": "tool_error"}
     )
     with hand.database.begin() as connection:
-        effects.begin_transactional(connection, act, call)
+        effects.begin_transactional(connection, act, call, 60)
         savepoint = connection.begin_nested()
         deduct(connection)
         savepoint.rollback()
@@ -206,7 +206,7 @@ def test_a_fenced_worker_does_not_begin_the_call(hand: Hand, act: Claim) -> None
         )
 
     with pytest.raises(Fenced), hand.database.begin() as connection:
-        effects.begin_transactional(connection, act, call_id(0, 0))
+        effects.begin_transactional(connection, act, call_id(0, 0), 60)
 
     assert hand.effect(act.run_id, call_id(0, 0)).state == "planned"
 
@@ -216,7 +216,7 @@ def test_what_a_tool_wrote_is_lost_with_the_claim(hand: Hand, act: Claim) -> Non
     call = call_id(0, 0)
 
     def call_tool(connection: Connection) -> None:
-        effects.begin_transactional(connection, act, call)
+        effects.begin_transactional(connection, act, call, 60)
         deduct(connection)
         with hand.database.connect() as others:
             others.exec_driver_sql(

@@ -70,8 +70,8 @@ def _thoughts() -> ScriptedModel:
     )
 
 
-throughput = Agent("bench-throughput", _work(9), tools=[insert_row], limits=LIMITS)
-"""20 transitions: nine times think and act, and two that end it."""
+throughput = Agent("bench-throughput", _work(10), tools=[insert_row], limits=LIMITS)
+"""21 transitions: ten times think and act, and the think that ends it."""
 
 growth_with_effects = Agent(
     "bench-growth-effects", _work(1_000_000), tools=[insert_row], limits=LIMITS
