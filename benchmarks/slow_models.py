@@ -96,7 +96,7 @@ def measure(calls: int) -> dict[str, object]:
 
 
 def look(worker: psutil.Process, provider: str, peak: dict[str, int]) -> None:
-    port = int(provider.split(":")[2].split("/")[0])
+    port = int(provider.split(":")[2].split("/", maxsplit=1)[0])
     connected = [
         connection.raddr.port
         for connection in worker.net_connections("tcp")

@@ -89,8 +89,8 @@ class StepTask:
             self._start()
             # A SIGTERM to the whole group reaches the children too: hand back, then go.
             signal.signal(signal.SIGTERM, lambda *_: self._drain(exit_code=0))
-            # Our parent's word that the grace is over, or a Ctrl-\\ for all of us.
-            signal.signal(signal.SIGQUIT, lambda *_: self._drain(exit_code=0, grace_seconds=0.0))
+            # Our parent's word that the grace is over. (billiard takes SIGQUIT for itself.)
+            signal.signal(signal.SIGUSR2, lambda *_: self._drain(exit_code=0, grace_seconds=0.0))
 
     def _start(self) -> None:
         """Register, however long the database is away. Ends the process if it cannot work."""
@@ -123,7 +123,7 @@ class StepTask:
         time.sleep(self._settings.grace_seconds)
         for pid in self._prefork.pool.info["processes"]:
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGQUIT)
+                os.kill(pid, signal.SIGUSR2)
 
     def _drain(self, exit_code: int | None = None, grace_seconds: float | None = None) -> None:
         """Take no new step, let those in flight finish for the grace period, then hand them back.

@@ -27,6 +27,7 @@ from celeriac_tasks.conversation import ConversationCache
 from celeriac_tasks.gate import Gate
 from celeriac_tasks.heartbeat import Heartbeat
 from celeriac_tasks.loaded_agent import load_agent
+from celeriac_tasks.places import Places
 from celeriac_tasks.publisher import Publisher
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class WorkerProcess:
         self._backlog = Backlog(Broker(app), settings.queue_names)
         self.conversations = ConversationCache()
         self.gate = Gate()
-        self.active = threading.BoundedSemaphore(settings.active_steps)
+        self.active = Places(settings.active_steps)
         self.is_draining = False
         self._lock = threading.Lock()
         self._held: dict[RunId, Claim] = {}

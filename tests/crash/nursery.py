@@ -146,7 +146,7 @@ def _become(command: list[str], environment: dict[str, str], folder: str, output
         app()
     except SystemExit as end:
         exit_code = end.code if isinstance(end.code, int) else 1
-    except BaseException:  # whatever it is, `os._exit` below would hide it
+    except BaseException:  # noqa: BLE001 - whatever it is, `os._exit` below would hide it
         traceback.print_exc()
     finally:
         sys.stdout.flush()

@@ -372,8 +372,21 @@ CREATE FUNCTION celeriac.effect_may_become(was text, now_is text) RETURNS boolea
     END
 $$;
 
+-- One function without a WHEN clause: PostgreSQL parses those anew for each statement, which took a
+-- tenth of the time of a step.
 CREATE FUNCTION celeriac.guard_run() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+    IF OLD.run_id <> NEW.run_id OR OLD.tenant_id <> NEW.tenant_id OR OLD.user_id <> NEW.user_id
+        OR OLD.thread_id <> NEW.thread_id OR OLD.agent <> NEW.agent OR NEW.step < OLD.step
+        OR NEW.last_event_seq < OLD.last_event_seq OR NEW.epoch < OLD.epoch
+        OR (OLD.input IS DISTINCT FROM NEW.input AND NEW.erased_at IS NULL)
+    THEN
+        RAISE EXCEPTION 'run %: owner, agent, input and step history never change', OLD.run_id
+            USING ERRCODE = 'CE003';
+    END IF;
+    IF OLD.status = NEW.status AND OLD.finished_at IS NULL THEN
+        RETURN NEW;
+    END IF;
     IF NOT celeriac.run_may_become(OLD.status, NEW.status) THEN
         RAISE EXCEPTION 'run % is %: it cannot become %', OLD.run_id, OLD.status, NEW.status
             USING ERRCODE = 'CE002';
@@ -389,23 +402,8 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
-CREATE TRIGGER legal_transition BEFORE UPDATE ON celeriac.runs FOR EACH ROW
-    WHEN (OLD.status <> NEW.status OR OLD.finished_at IS NOT NULL)
+CREATE TRIGGER guard_run BEFORE UPDATE ON celeriac.runs FOR EACH ROW
     EXECUTE FUNCTION celeriac.guard_run();
-
-CREATE FUNCTION celeriac.guard_run_identity() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    RAISE EXCEPTION 'run %: owner, agent, input and step history never change', OLD.run_id
-        USING ERRCODE = 'CE003';
-END $$;
-CREATE TRIGGER identity_never_changes BEFORE UPDATE ON celeriac.runs FOR EACH ROW
-    WHEN (
-        OLD.run_id <> NEW.run_id OR OLD.tenant_id <> NEW.tenant_id OR OLD.user_id <> NEW.user_id
-        OR OLD.thread_id <> NEW.thread_id OR OLD.agent <> NEW.agent OR NEW.step < OLD.step
-        OR NEW.last_event_seq < OLD.last_event_seq OR NEW.epoch < OLD.epoch
-        OR (OLD.input IS DISTINCT FROM NEW.input AND NEW.erased_at IS NULL)
-    )
-    EXECUTE FUNCTION celeriac.guard_run_identity();
 
 CREATE FUNCTION celeriac.guard_effect() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
