@@ -1,6 +1,5 @@
 """Calling a tool's function, within its time and with its outcome sorted."""
 
-import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable
@@ -86,9 +85,8 @@ def _sorted(
     except TimeoutError as error:
         said = str(error) or f"tool {tool.name} took longer than {tool.timeout_seconds:g} s"
         return Raised(_error("timeout", said), is_definite=False)
-    except (SystemExit, asyncio.CancelledError, concurrent.futures.CancelledError) as error:
-        # Not `Exception`s, but the tool's own doing as well: the worker lives on.
-        return Raised(_error(type(error).__name__, repr(error)), is_definite=False)
+    except concurrent.futures.CancelledError as error:
+        return Raised(_error(type(error).__name__, "the call was cancelled"), is_definite=False)
     except Exception as error:
         if passes(error):
             raise
@@ -101,8 +99,10 @@ def _run_in_thread(call: Callable[[], Any], tool: Tool[..., Any]) -> Any:
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
+        except Exception as error:  # noqa: BLE001 - raised again in the waiting thread
             future.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - sys.exit() in a tool ends the tool only
+            future.set_exception(RuntimeError(f"the tool raised {error!r}"))
 
     # A thread for each call, not a pool: one that hangs for ever must not take a place from others.
     threading.Thread(target=run, name=f"celeriac-tool-{tool.name}", daemon=True).start()

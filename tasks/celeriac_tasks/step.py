@@ -109,6 +109,10 @@ def _go_on(worker: WorkerProcess, claim: Claim) -> None:
     except Exception as error:
         logger.exception("run %s: step %s failed in our own code", claim.run_id, claim.step)
         worker.stumble(claim, error)
+    except BaseException as error:
+        # This thread is told to end, or a transactional tool said sys.exit(); everything is undone.
+        worker.stumble(claim, error)
+        raise
 
 
 class _Step:

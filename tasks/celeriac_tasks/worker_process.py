@@ -167,7 +167,7 @@ class WorkerProcess:
         allowed = self.settings.steps_per_task
         return self._backlog.is_empty() if allowed == "auto" else steps_taken < allowed
 
-    def stumble(self, claim: Claim, error: Exception) -> None:
+    def stumble(self, claim: Claim, error: BaseException) -> None:
         """Our own code failed in this step: give it back with a strike, and the third is the last.
 
         A bug that comes every time must end before a person and not in a loop.
