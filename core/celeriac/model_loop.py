@@ -49,7 +49,13 @@ class _Loop(asyncio.SelectorEventLoop):
         return os.getpid() != self._pid or super().is_closed()
 
     def _serve(self) -> None:
-        self.run_forever()
+        while True:
+            try:
+                self.run_forever()
+                break
+            except (SystemExit, KeyboardInterrupt) as error:
+                # A task said sys.exit(), which asyncio lets end the loop; the others go on.
+                logger.error("a task of the model loop raised %r", error)
         try:
             self.run_until_complete(self._wind_down())
         finally:

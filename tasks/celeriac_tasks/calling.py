@@ -1,5 +1,6 @@
 """Calling a tool's function, within its time and with its outcome sorted."""
 
+import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Callable
@@ -64,11 +65,16 @@ def call_here(tool: Tool[..., Any], context: ToolContext, arguments: JsonValue) 
     An error that took the whole transaction with it is raised as it is; one that a savepoint can
     undo is the tool's own and told to the model.
     """
-    return _sorted(
-        lambda: tool.function(**tool.call_arguments(arguments, context)),
-        tool,
-        passes=ends_transaction,
-    )
+
+    def call() -> Any:
+        try:
+            return tool.function(**tool.call_arguments(arguments, context))
+        except (SystemExit, asyncio.CancelledError) as error:
+            if threading.current_thread() is threading.main_thread():
+                raise  # prefork and solo: it may be the worker itself that is told to end
+            raise RuntimeError(f"the tool raised {error!r}") from error
+
+    return _sorted(call, tool, passes=ends_transaction)
 
 
 def _sorted(

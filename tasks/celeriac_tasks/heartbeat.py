@@ -60,6 +60,8 @@ class Heartbeat:
         self._stopping = True
         self._wake.send(b".")
         self._thread.join(CONNECT_TIMEOUT_SECONDS + 1)
+        self._wake.close()
+        self._sleeping.close()
         with suppress(CeleriacError), self._database.connect() as connection:
             workers.stop(connection, self.worker.worker_id)
         if self._lifeline is not None:

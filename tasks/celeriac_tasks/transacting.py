@@ -15,9 +15,9 @@ from celeriac_tasks.transition import Transition
 
 MAX_TRIES = 5
 _LOST_RACES = {"40001", "40P01"}  # serialization failure, deadlock
+_OUT_OF_TIME = {"57014", "55P03"}  # statement_timeout, lock_timeout: `begin_transactional`
 # Our trigger refused a COMMIT, or the mark that `begin_transactional` set is gone with its
 # transaction, which the commit's own check finds.
-_OUT_OF_TIME = {"57014", "55P03"}  # statement_timeout, lock_timeout: `begin_transactional`
 _ENDED_BY_TOOL = {"CE004", "CE005", "25P01", "25P02"}
 
 
