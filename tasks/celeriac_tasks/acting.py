@@ -116,15 +116,23 @@ class Acting:
             [self._settled(effect, outcome) for effect, outcome in zip(todo, outcomes, strict=True)]
         )
 
+    def mark(self, connection: Connection) -> None:
+        """Mark the transactional call as in flight, in the transaction that it will write in.
+
+        Raises `Fenced` or `RequestsChanged`.
+        """
+        (effect,) = self._batch.effects
+        tool = self._loaded.tools[effect.tool]
+        effects.begin_transactional(connection, self._claim, effect.call_id, tool.timeout_seconds)
+
     def transact(self, connection: Connection) -> Transition:
-        """Run the call in the step's own transaction.
+        """Run the marked call in the step's own transaction.
 
         Raises `ToolFailed` if the tool failed or the database refused: the caller must then roll
         back, which undoes the tool's writes, and commit `failed(...)` in a transaction of its own.
         """
         (effect,) = self._batch.effects
         tool = self._loaded.tools[effect.tool]
-        effects.begin_transactional(connection, self._claim, effect.call_id, tool.timeout_seconds)
         reach("act.before_tool", self._claim.step)
         outcome = call_here(tool, self._context(effect, tool, connection), effect.arguments)
         reach("act.after_tool", self._claim.step)

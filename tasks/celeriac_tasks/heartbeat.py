@@ -134,5 +134,5 @@ class Heartbeat:
             dead,
             self.worker.worker_id,
         )
-        self._database.drop_idle()  # their sessions carry the dead worker's name
+        self._database.drop_idle()  # its session carries the dead worker's name
         self._register()

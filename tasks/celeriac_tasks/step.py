@@ -202,7 +202,7 @@ class _Step:
         if (missing := acting.missing_tool()) is not None:
             return self._commit(missing)
         if batch.kind is EffectKind.TRANSACTIONAL:
-            deed, committed = commit_with_tool(self._worker.database, acting, self._commit_in)
+            deed, committed = commit_with_tool(self._worker, acting, self._commit_in)
             reach("step.after_commit", self._claim.step)
             return committed, deed
         return self._commit(

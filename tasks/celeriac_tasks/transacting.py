@@ -8,10 +8,11 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
 from celeriac.codec import JsonValue
 from celeriac.secrets import redact
-from celeriac_storage.database import IDLE_IN_TRANSACTION, Database, sqlstate
+from celeriac_storage.database import IDLE_IN_TRANSACTION, sqlstate
 from celeriac_storage.steps import Committed, StepRecord
 from celeriac_tasks.acting import Acting, ToolFailed
 from celeriac_tasks.transition import Transition
+from celeriac_tasks.worker_process import WorkerProcess
 
 MAX_TRIES = 5
 _LOST_RACES = {"40001", "40P01"}  # serialization failure, deadlock
@@ -22,7 +23,7 @@ _ENDED_BY_TOOL = {"CE004", "CE005", "25P01", "25P02"}
 
 
 def commit_with_tool(
-    database: Database, acting: Acting, commit: Callable[[Connection, StepRecord], Committed]
+    worker: WorkerProcess, acting: Acting, commit: Callable[[Connection, StepRecord], Committed]
 ) -> tuple[Transition, Committed]:
     """Run the tool and commit the step with what it wrote, or neither.
 
@@ -30,17 +31,17 @@ def commit_with_tool(
     the transaction, is told to the model in a second transaction. (A savepoint would save that one,
     and cost two round trips for each tool that does not fail.) Raises `Fenced`,
     `RequestsChanged` or `DatabaseUnavailable`, with everything rolled back.
-
-    It takes no active place: waiting for one with a connection in hand, while those inside wait for
-    a connection, would be a deadlock.
     """
     for tries_left in reversed(range(MAX_TRIES)):
         try:
-            with database.begin() as connection:
+            with worker.tool_database.begin() as connection:
                 has_returned = False
+                with worker.active:
+                    acting.mark(connection)
                 deed = acting.transact(connection)
                 has_returned = True
-                return deed, commit(connection, deed.record)
+                with worker.active:
+                    return deed, commit(connection, deed.record)
         except ToolFailed as failure:
             failed = acting.failed(failure.error)
         except (DBAPIError, InvalidRequestError, psycopg.Error) as error:
@@ -51,7 +52,7 @@ def commit_with_tool(
             if has_returned and not is_ended:
                 raise  # the commit's own trouble, such as a full disk
             failed = acting.failed(_explain(error, acting.tool_name))
-        with database.begin() as connection:
+        with worker.tool_database.begin() as connection, worker.active:
             return failed, commit(connection, failed.record)
     raise AssertionError("the last try returns or raises")
 

@@ -32,6 +32,8 @@ from celeriac_tasks.publisher import Publisher
 
 logger = logging.getLogger(__name__)
 
+SPARE_CONNECTIONS = 2  # beyond one for each active step: recording attempts, giving steps back
+
 
 class WorkerProcess:
     """One OS process that executes steps. Made after the fork, in the process that runs them.
@@ -49,12 +51,11 @@ class WorkerProcess:
         self.pid = os.getpid()
         self.agents = {name: load_agent(agent) for name, agent in agents.items()}
         self.deadlines = {name: agent.step_deadline_seconds for name, agent in agents.items()}
-        self.database = Database(
-            url,
-            application_name=lambda: application_name(self.worker_id),
-            connections=settings.connections,
-            idle_limit_seconds=settings.lease_seconds,
-        )
+        # Two pools, so that a step which waits for an active place with its tool's transaction open
+        # never holds the connection that those inside are waiting for.
+        own = settings.active_steps + SPARE_CONNECTIONS
+        self.database = self._make_database(url, own)
+        self.tool_database = self._make_database(url, max(2, settings.connections - own))
         self.publisher = Publisher(app)
         self._backlog = Backlog(Broker(app), settings.queue_names)
         self.conversations = ConversationCache()
@@ -78,6 +79,15 @@ class WorkerProcess:
             ),
             settings.lease_seconds,
             self._release_lost,
+        )
+        self._named_for = self.worker_id
+
+    def _make_database(self, url: str, connections: int) -> Database:
+        return Database(
+            url,
+            application_name=lambda: application_name(self.worker_id),
+            connections=connections,
+            idle_limit_seconds=self.settings.lease_seconds,
         )
 
     @property
@@ -106,6 +116,7 @@ class WorkerProcess:
         self.hand_back()
         self._heartbeat.stop()
         self.database.close()
+        self.tool_database.close()
 
     @property
     def is_busy(self) -> bool:
@@ -129,6 +140,11 @@ class WorkerProcess:
                 self._tokens.discard(token)
 
     def _release_lost(self, connection: Connection) -> None:
+        if self._named_for != self.worker_id:
+            # Declared dead and going on under another name: the old sessions have the old one.
+            self._named_for = self.worker_id
+            self.database.drop_idle()
+            self.tool_database.drop_idle()
         # In this order: a token is in use here before the database can have it, so one that the
         # database had and that is not in use now is lost. The other way round, a claim that falls
         # between the two looks would be taken from the step that is being executed.
@@ -165,7 +181,14 @@ class WorkerProcess:
         if self.is_draining:
             return False
         allowed = self.settings.steps_per_task
-        return self._backlog.is_empty() if allowed == "auto" else steps_taken < allowed
+        if allowed != "auto":
+            return steps_taken < allowed
+        # With a free slot here, a message that waits is only on its way and needs not ours.
+        return self._has_free_slot or self._backlog.is_empty()
+
+    @property
+    def _has_free_slot(self) -> bool:
+        return self.settings.pool == "threads" and len(self._tokens) < self.settings.slots
 
     def stumble(self, claim: Claim, error: BaseException) -> None:
         """Our own code failed in this step: give it back with a strike, and the third is the last.
