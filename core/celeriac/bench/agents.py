@@ -83,7 +83,7 @@ failover = Agent(
     ScriptedModel(
         [
             Turn(calls=(ToolCall("insert_row", {}),)),
-            Turn(calls=(ToolCall("hold_still", {"seconds": 1.5}),)),
+            Turn(calls=(ToolCall("hold_still", {"seconds": 0.8}),)),
             Turn(calls=(ToolCall("insert_row", {}),)),
             Turn(text="done"),
         ]

@@ -54,6 +54,8 @@ def measure_failover(
             time.sleep(random.uniform(0.0, 0.2))  # noqa: S311 - anywhere in the scheduler's tick
             seconds.append(_kill_and_time(database, run_id, victim))
             on_kill(seconds[-1])
+            # A step that dies twice is run alone from then on: let this one end before the next.
+            client.wait(run_id, timeout_seconds=60)
             workers.remove(victim)
             processes.wait_for_workers(*workers)
             workers.append(processes.start_worker())
