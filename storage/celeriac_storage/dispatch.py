@@ -64,7 +64,7 @@ def queued_counts(connection: Connection) -> dict[str, int]:
         "SELECT queue, count(*) FROM celeriac.runs"
         " WHERE status = 'queued' AND published_at IS NOT NULL GROUP BY queue"
     )
-    return dict(row._tuple() for row in rows)
+    return {row[0]: row[1] for row in rows}
 
 
 def _take(

@@ -80,7 +80,7 @@ def test_a_killed_backend_makes_no_worker_dead_and_no_step_happen_twice(
     stack.open_gate("gate")
     for run_id in waiting:
         run = stack.completed(run_id)
-        assert (run.epoch, run.deaths) == (len(run.steps), 0)
+        assert run.deaths == 0  # a claim that the crash forgot may have been made twice
         assert stack.tally(run_id) == ["before", "after"]
         assert len(stack.calls(run_id, "wait_at")) == 1
     assert stack.verdicts() == []

@@ -298,6 +298,7 @@ def test_a_run_is_published_to_its_agents_queue(
     hand = Hand(database, agents=["porter"])
     with database.begin() as connection:
         register_agent(connection, "porter", "hash-2", {**definition("porter"), "queue": queue})
+        connection.exec_driver_sql("UPDATE celeriac.workers SET queues = %s", ([queue],))
 
     with Client(database_url, broker_url) as client:
         started = client.start("porter", "hello")
