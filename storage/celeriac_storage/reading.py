@@ -13,6 +13,7 @@ from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac_storage.requests import unknown_run
 from celeriac_storage.steps import HOLDS_THREAD
 from celeriac_storage.tables import runs
+from celeriac_storage.workers import IS_ALIVE
 
 EVENTS_PER_READ = 1000
 DEPARTED_WORKERS_SHOWN = 100
@@ -169,20 +170,17 @@ def list_events(
     return [Event(run_id, seq, type_, at, data) for seq, type_, at, data in rows]
 
 
-_IS_ALIVE = "(dead_at IS NULL AND stopped_at IS NULL AND lease_until > clock_timestamp())"
-
-
 def list_workers(connection: Connection) -> list[Worker]:
     """Workers that live, and the ones that left last, each with the runs it holds; newest first."""
     rows: Sequence[Any] = connection.exec_driver_sql(
         f"""
-        SELECT worker_id, hostname, pid, {_IS_ALIVE} AS alive, ARRAY(
+        SELECT worker_id, hostname, pid, {IS_ALIVE} AS alive, ARRAY(
             SELECT run_id FROM celeriac.runs
             WHERE runs.worker_id = workers.worker_id AND status = 'running' ORDER BY run_id
         )
         FROM celeriac.workers
-        WHERE {_IS_ALIVE} OR worker_id IN (
-            SELECT worker_id FROM celeriac.workers WHERE NOT {_IS_ALIVE}
+        WHERE {IS_ALIVE} OR worker_id IN (
+            SELECT worker_id FROM celeriac.workers WHERE NOT {IS_ALIVE}
             ORDER BY started_at DESC LIMIT %s
         )
         ORDER BY alive DESC, started_at DESC
@@ -212,11 +210,11 @@ def list_known_agents(connection: Connection) -> list[KnownAgent]:
         SELECT agent, definition,
             ARRAY(
                 SELECT worker_id FROM celeriac.workers
-                WHERE agent = ANY (agents) AND {_IS_ALIVE} ORDER BY worker_id
+                WHERE agent = ANY (agents) AND {IS_ALIVE} ORDER BY worker_id
             ),
             ARRAY(
                 SELECT DISTINCT queue FROM celeriac.workers, unnest(queues) AS queue
-                WHERE agent = ANY (agents) AND {_IS_ALIVE} ORDER BY queue
+                WHERE agent = ANY (agents) AND {IS_ALIVE} ORDER BY queue
             )
         FROM (
             SELECT DISTINCT ON (agent) agent, definition FROM celeriac.agents

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from celeriac.ids import WorkerId
 from celeriac_storage.claims import STRIKES_BEFORE_ATTENTION
 from celeriac_storage.dispatch import BATCH, Due
-from celeriac_storage.workers import APPLICATION_NAME_PREFIX
+from celeriac_storage.workers import APPLICATION_NAME_PREFIX, IS_ALIVE
 
 Verdict = Literal["lifeline", "lease"]
 
@@ -180,8 +180,6 @@ def lead(connection: Connection, role: str, holder: str, seconds: float) -> bool
 def live_agents(connection: Connection) -> Sequence[str]:
     """The agents that at least one live worker has."""
     rows = connection.exec_driver_sql(
-        "SELECT DISTINCT unnest(agents) FROM celeriac.workers"
-        " WHERE dead_at IS NULL AND stopped_at IS NULL AND lease_until > clock_timestamp()"
-        " ORDER BY 1"
+        f"SELECT DISTINCT unnest(agents) FROM celeriac.workers WHERE {IS_ALIVE} ORDER BY 1"
     )
     return [row[0] for row in rows]

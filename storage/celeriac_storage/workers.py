@@ -67,7 +67,7 @@ def register(
     wake_waiting(connection)
 
 
-IS_ALIVE = "dead_at IS NULL AND stopped_at IS NULL AND lease_until > clock_timestamp()"
+IS_ALIVE = "(dead_at IS NULL AND stopped_at IS NULL AND lease_until > clock_timestamp())"
 """Whether a worker's row says that it lives."""
 
 HAS_LIVE_WORKER = f"""EXISTS (
