@@ -1,0 +1,1 @@
+"""A whole Celeriac on this machine: database, broker, scheduler, workers and Flower, supervised."""
