@@ -25,6 +25,7 @@ from celeriac.ids import (
     new_claim_token,
 )
 from celeriac.states import Phase
+from celeriac_storage.database import fetch_row
 
 STRIKES_BEFORE_ISOLATION = 2
 """After so many strikes a run is claimed only by a worker with nothing else running."""
@@ -101,7 +102,8 @@ def claim(
     that gives the `token` itself can find a claim again whose answer it never got (`release_lost`).
     """
     token = token or new_claim_token()
-    row = connection.exec_driver_sql(
+    row = fetch_row(
+        connection,
         _CLAIM,
         {
             "worker_id": worker_id,
@@ -112,7 +114,7 @@ def claim(
             "isolation": STRIKES_BEFORE_ISOLATION,
             "is_alone": is_alone,
         },
-    ).fetchone()
+    )
     if row is None:
         return None
     (

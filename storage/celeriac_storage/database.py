@@ -2,7 +2,7 @@
 
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -11,6 +11,7 @@ from sqlalchemy import Connection, create_engine, event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, ResourceClosedError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from celeriac import codec
 from celeriac.errors import DatabaseUnavailable, InvalidInput
@@ -129,11 +130,8 @@ class Database:
                     driver.rollback()
                 raise
             finally:
-                if not connection.closed:
-                    if driver.closed:
-                        connection.invalidate()
-                    else:
-                        driver.autocommit = True
+                if not connection.closed and not driver.closed:
+                    driver.autocommit = True
 
     def drop_idle(self) -> None:
         """Close the connections that nobody uses just now; new ones are opened as needed."""
@@ -174,12 +172,28 @@ class Database:
         self._engine.dispose(close=False)
 
 
-def _clean(driver: psycopg.Connection[Any] | None, _record: object) -> None:
-    """Whoever takes the connection next must not find somebody's open transaction on it."""
-    if driver is None or driver.closed or driver.autocommit:
+def fetch_row(
+    connection: Connection, statement: str, parameters: Mapping[str, Any]
+) -> tuple[Any, ...] | None:
+    """The first row of what the statement returns, if any, by the driver alone.
+
+    For the statements of every step: SQLAlchemy's bookkeeping for a textual statement and its
+    columns took a fifth of the CPU time of a step. Errors are psycopg's own.
+    """
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    return driver.execute(statement, parameters).fetchone()
+
+
+def _clean(driver: psycopg.Connection[Any] | None, record: ConnectionPoolEntry) -> None:
+    """Whoever takes the connection next must find neither a dead one nor an open transaction."""
+    if driver is None:
         return
-    driver.rollback()
-    driver.autocommit = True
+    if driver.closed:
+        record.invalidate()
+    elif not driver.autocommit:
+        driver.rollback()
+        driver.autocommit = True
 
 
 def is_connection_loss(error: BaseException) -> bool:

@@ -11,6 +11,7 @@ from celeriac.codec import JsonValue
 from celeriac.ids import CallId, RunId
 from celeriac.states import EffectKind, EffectState
 from celeriac_storage.claims import Claim, refusal
+from celeriac_storage.database import fetch_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ def begin_transactional(
     how a tool that ends the transaction itself is caught with everything rolled back. Raises
     `Fenced` or `RequestsChanged` if the claim is lost or somebody asked for something.
     """
-    row = connection.exec_driver_sql(
+    row = fetch_row(
+        connection,
         """
         UPDATE celeriac.effects SET state = 'in_flight', attempt = attempt + 1, token = %(token)s
         FROM (
@@ -86,7 +88,7 @@ def begin_transactional(
             "request_version": claim.request_version,
             "timeout": f"{int(timeout_seconds * 1000)}ms",
         },
-    ).fetchone()
+    )
     if row is None:
         raise refusal(connection, claim)
 
@@ -109,7 +111,8 @@ def begin_attempt(
     One statement, committed before the call, so that whatever happens in between is found later as
     in flight. It does not advance the step.
     """
-    row = connection.exec_driver_sql(
+    row = fetch_row(
+        connection,
         """
         WITH run AS (
             UPDATE celeriac.runs SET last_event_seq = last_event_seq + 1
@@ -146,7 +149,7 @@ def begin_attempt(
             "request_version": claim.request_version,
             "timeout_seconds": timeout_seconds,
         },
-    ).fetchone()
+    )
     if row is None:
         raise refusal(connection, claim)
     return Attempt(row[0], row[1])

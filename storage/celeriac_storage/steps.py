@@ -18,6 +18,7 @@ from celeriac.codec import JsonValue, dumps
 from celeriac.ids import CallId
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac_storage.claims import Claim, refusal
+from celeriac_storage.database import fetch_row
 
 CHECKPOINT_SCHEMA_VERSION = 1
 
@@ -286,7 +287,8 @@ def commit(
     for something (cancel …) since the claim; nothing is written in either case. A step that
     releases its thread needs a transaction around it, because it wakes the next run; others do not.
     """
-    row = connection.exec_driver_sql(
+    row = fetch_row(
+        connection,
         _statement(
             FENCE,
             record.advances,
@@ -298,7 +300,7 @@ def commit(
             record.model_call is not None,
         ),
         _parameters(claim, record, keep_claim_seconds),
-    ).fetchone()
+    )
     if row is None:
         raise refusal(connection, claim)
     committed = Committed(row[0], RunStatus(row[1]), row[2], row[3])

@@ -6,7 +6,8 @@ The order is the guarantee (`docs/step.md` goes through it line by line):
     load       the latest checkpoint came with the claim; the messages that this process lacks
     transition think: ask the model; act: execute tool calls. No transaction, no lock held
     commit     one statement fenced on (run, step, token): all of the step, or nothing
-    publish    the next step. If the process dies before this, the scheduler publishes it
+    publish    the next step, and wake readers. If the process dies before this, the scheduler
+               publishes it
 """
 
 import logging
@@ -92,6 +93,7 @@ def _go_on(worker: WorkerProcess, claim: Claim) -> None:
                 taken += 1
                 step = _Step(worker, loaded, claim, conversation, worker.may_keep_claim(taken))
                 committed = step.take()
+                worker.wake_readers(claim.run_id)
                 if committed.status is not RunStatus.RUNNING:
                     break
                 claim = step.following_claim(committed)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from functools import cache
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 
@@ -17,7 +17,8 @@ from celeriac.scripted import ScriptedModel
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
 from celeriac.think_failure import ThinkFailure, ThinkFailureKind, check_response, classify
-from celeriac.tools import Tool, parse_arguments
+from celeriac.tool_flags import ToolFlags
+from celeriac.tools import parse_arguments
 from celeriac_storage.claims import Claim
 from celeriac_storage.effects import Effect
 from celeriac_storage.steps import (
@@ -179,12 +180,13 @@ def _planned_call(loaded: LoadedAgent, step: int, index: int, call: ToolCallPart
             EffectState.INVALID,
             _error("invalid_arguments", str(error)),
         )
-    return PlannedEffect(*identity, tool.version, tool.effect, arguments, flags=_flags(tool))
+    return PlannedEffect(*identity, tool.version, tool.effect, arguments, flags=_flags(tool.flags))
 
 
-def _flags(tool: Tool[..., Any]) -> dict[str, JsonValue] | None:
+@cache  # every call of a tool has the tool's own
+def _flags(flags: ToolFlags) -> dict[str, JsonValue] | None:
     """The flags that are set, which is mostly none."""
-    return {name: True for name, is_set in asdict(tool.flags).items() if is_set} or None
+    return {name: True for name, is_set in asdict(flags).items() if is_set} or None
 
 
 def _as_sent(call: ToolCallPart) -> JsonValue:

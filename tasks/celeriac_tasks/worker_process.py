@@ -22,7 +22,9 @@ from celeriac_storage.database import Database
 from celeriac_storage.lifeline import Lifeline
 from celeriac_storage.steps import StepRecord
 from celeriac_storage.workers import WorkerInfo, application_name
+from celeriac_tasks.bell import Bell
 from celeriac_tasks.broker import Backlog, Broker
+from celeriac_tasks.celery_app import is_redis
 from celeriac_tasks.conversation import ConversationCache
 from celeriac_tasks.gate import Gate
 from celeriac_tasks.heartbeat import Heartbeat
@@ -57,6 +59,7 @@ class WorkerProcess:
         self.database = self._make_database(url, own)
         self.tool_database = self._make_database(url, max(2, settings.connections - own))
         self.publisher = Publisher(app)
+        self._bell = Bell(_broker_url(settings)) if is_redis(settings) else None
         self._backlog = Backlog(Broker(app), settings.queue_names)
         self.conversations = ConversationCache()
         self.gate = Gate()
@@ -115,6 +118,8 @@ class WorkerProcess:
         """Say goodbye; what is still held is handed back."""
         self.hand_back()
         self._heartbeat.stop()
+        if self._bell is not None:
+            self._bell.close()
         self.database.close()
         self.tool_database.close()
 
@@ -231,6 +236,11 @@ class WorkerProcess:
         except CeleriacError as error:
             logger.warning("step %s:%s was not handed back: %s", claim.run_id, claim.step, error)
 
+    def wake_readers(self, run_id: RunId) -> None:
+        """Tell whoever watches the run that something has committed. On Redis only."""
+        if self._bell is not None:
+            self._bell.ring(run_id)
+
     def publish(self, run_id: RunId, step: int, queue: str) -> None:
         """Publish a queued step. If the broker is away, leave it to the scheduler, at once."""
         try:
@@ -242,3 +252,8 @@ class WorkerProcess:
                     dispatch.mark_unpublished(connection, run_id, step)
             except DatabaseUnavailable as lost:
                 logger.warning("step %s:%s is published after its backoff: %s", run_id, step, lost)
+
+
+def _broker_url(settings: Settings) -> str:
+    assert settings.broker_url is not None
+    return settings.broker_url.get_secret_value()

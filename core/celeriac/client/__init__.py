@@ -64,7 +64,7 @@ class Client:
             database_url, application_name=lambda: "celeriac-client", pre_ping=True
         )
         self._is_schema_checked = False
-        self._watching = Watching(self._ready)
+        self._watching = Watching(self._ready, broker_url)
         self._publisher: Publisher | None = None
 
     def __enter__(self) -> Self:

@@ -14,9 +14,10 @@ from celeriac.states import RunStatus
 from celeriac_storage import reading
 from celeriac_storage.database import Database
 from celeriac_storage.reading import Position
+from celeriac_tasks.bell import Ear, listening
 
 FIRST_PAUSE_SECONDS = 0.02  # between two looks; grows while nothing happens
-LAST_PAUSE_SECONDS = 0.25
+LAST_PAUSE_SECONDS = 0.25  # and is cut short when Redis tells that there is something new
 OUTAGE_SECONDS = 30.0  # of a database that was there before: a restart is waited out
 
 Answer = TypeVar("Answer")
@@ -25,8 +26,9 @@ Answer = TypeVar("Answer")
 class Watching:
     """Reads runs. `ready` returns the database once its schema is known to be right."""
 
-    def __init__(self, ready: Callable[[], Database]) -> None:
+    def __init__(self, ready: Callable[[], Database], broker_url: str | None) -> None:
         self._ready = ready
+        self._broker_url = broker_url
         self._has_seen_database = False
 
     def run(self, run_id: RunId) -> Run:
@@ -42,6 +44,12 @@ class Watching:
 
         Unless `until_ended`, a need for attention is an end as well. Raises `TimeoutError`.
         """
+        with listening(self._broker_url, run_id) as ear:
+            yield from self._positions(run_id, ear, timeout_seconds, until_ended)
+
+    def _positions(
+        self, run_id: RunId, ear: Ear, timeout_seconds: float | None, until_ended: bool
+    ) -> Iterator[Position]:
         give_up_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         last: Position | None = None
         pause = FIRST_PAUSE_SECONDS
@@ -62,7 +70,7 @@ class Watching:
                         "goes on all the same"
                     )
                 pause = min(pause, left)
-            time.sleep(pause)
+            ear.wait(pause)
             pause = min(pause * 1.5, LAST_PAUSE_SECONDS)
 
     def events(self, run_id: RunId, after: int, *, follow: bool) -> Iterator[Event]:

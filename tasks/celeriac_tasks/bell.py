@@ -1,0 +1,124 @@
+"""Waking the readers of a run through Redis, soon after something of it has committed.
+
+A hint like all that crosses the broker: it carries nothing, may come twice, late or never, and a
+reader looks at Postgres now and then without it. (A NOTIFY in the step's own commit would hold a
+lock of the whole cluster across its fsync.)
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+import redis
+
+from celeriac.ids import RunId
+
+logger = logging.getLogger(__name__)
+
+GATHER_SECONDS = 0.005
+"""What is rung within this time goes out together: no command for each of hundreds of commits."""
+TROUBLE_SECONDS = 1.0
+_TIMEOUTS: dict[str, Any] = {"socket_timeout": 5, "socket_connect_timeout": 5}
+
+
+class Bell:
+    """Rings for the readers of runs, in a thread of its own: no step waits for it."""
+
+    def __init__(self, broker_url: str) -> None:
+        self._redis = redis.Redis.from_url(broker_url, **_TIMEOUTS)
+        self._rung: SimpleQueue[RunId | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._live, name="celeriac-bell", daemon=True)
+        self._thread.start()
+
+    def ring(self, run_id: RunId) -> None:
+        """Tell the readers of this run that there is something new."""
+        self._rung.put(run_id)
+
+    def close(self) -> None:
+        """Ring for what is left, and end the thread."""
+        self._rung.put(None)
+        self._thread.join(TROUBLE_SECONDS)
+        self._redis.close()
+
+    def _live(self) -> None:
+        is_over = False
+        while not is_over:
+            rung = {self._rung.get()}
+            time.sleep(GATHER_SECONDS)
+            try:
+                while True:
+                    rung.add(self._rung.get_nowait())
+            except Empty:
+                pass
+            is_over = None in rung
+            try:
+                with self._redis.pipeline(transaction=False) as pipeline:
+                    for run_id in rung:
+                        if run_id is not None:
+                            pipeline.publish(_channel(run_id), "")
+                    pipeline.execute()
+            except redis.RedisError as error:
+                logger.info("readers are not woken, and look for themselves: %s", error)
+                time.sleep(TROUBLE_SECONDS)
+
+
+class Ear(Protocol):
+    """Waits for a bell."""
+
+    def wait(self, seconds: float) -> None:
+        """Returns when the bell has rung since the last call, or after so many seconds."""
+        ...
+
+
+@contextmanager
+def listening(broker_url: str | None, run_id: RunId) -> Iterator[Ear]:
+    """An ear for this run's bell. Without a Redis, it only waits.
+
+    What is rung from now on is heard, so look at the run after this, never before.
+    """
+    if broker_url is None or not broker_url.startswith("redis"):
+        yield _Deaf()
+        return
+    with redis.Redis.from_url(broker_url, **_TIMEOUTS) as client:
+        yield _Listening(client, run_id)
+
+
+class _Deaf:
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class _Listening:
+    def __init__(self, client: redis.Redis, run_id: RunId) -> None:
+        self._subscription: Any = client.pubsub(  # type: ignore[no-untyped-call]  # redis-py's
+            ignore_subscribe_messages=True
+        )
+        self._channel = _channel(run_id)
+        self._is_subscribed = self._subscribe()
+
+    def wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        try:
+            if not self._is_subscribed:
+                self._is_subscribed = self._subscribe()
+            while (left := until - time.monotonic()) > 0:
+                if self._subscription.get_message(timeout=left) is not None:
+                    return
+        except redis.RedisError:
+            self._is_subscribed = False
+            time.sleep(max(0.0, until - time.monotonic()))
+
+    def _subscribe(self) -> bool:
+        try:
+            self._subscription.subscribe(self._channel)
+        except redis.RedisError:
+            return False
+        return True
+
+
+def _channel(run_id: RunId) -> str:
+    return f"celeriac:run:{run_id}"
