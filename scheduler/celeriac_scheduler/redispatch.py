@@ -4,9 +4,8 @@ import logging
 
 from celeriac.settings import Settings
 from celeriac_scheduler.outlet import Outlet
-from celeriac_storage import dispatch, waking, workers
+from celeriac_storage import dispatch, threads, waking, workers
 from celeriac_storage.database import Database
-from celeriac_storage.steps import wake_next_of_thread
 from celeriac_tasks.broker import Broker
 
 logger = logging.getLogger(__name__)
@@ -81,7 +80,7 @@ class Redispatch:
     def mind_threads(self) -> None:
         """Wake threads in which a run waits for nobody."""
         with self._database.connect() as connection:
-            threads = waking.idle_threads(connection)
-        for tenant_id, thread_id in threads:
+            idle = threads.idle_threads(connection)
+        for tenant_id, thread_id in idle:
             with self._database.begin() as connection:
-                wake_next_of_thread(connection, tenant_id, thread_id)
+                threads.wake_next_of_thread(connection, tenant_id, thread_id)

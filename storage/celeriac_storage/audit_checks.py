@@ -7,6 +7,8 @@ asks nobody.
 
 from dataclasses import dataclass
 
+from celeriac_storage.workers import CAN_TAKE_RUN
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -120,10 +122,12 @@ ATTEMPTS = Check(
             'precondition_failed') THEN effect.attempt = 0 AND outcomes IS NULL
         ELSE outcomes IS NOT NULL AND is_complete AND may_follow
             AND numbers = ARRAY(SELECT generate_series(1, effect.attempt)::smallint)
-            AND outcomes[effect.attempt] = CASE state
-                WHEN 'in_flight' THEN 'started'
-                WHEN 'rolled_back' THEN 'known_bad'
-                ELSE state
+            AND CASE state
+                -- A worker that was thought to be dead may have told what came of its own attempt.
+                WHEN 'in_flight' THEN outcomes[effect.attempt] IN ('started', 'committed', 'failed')
+                WHEN 'unknown' THEN outcomes[effect.attempt] IN ('unknown', 'committed', 'failed')
+                WHEN 'rolled_back' THEN outcomes[effect.attempt] = 'known_bad'
+                ELSE outcomes[effect.attempt] = state
             END
     END
     """,
@@ -141,7 +145,8 @@ LOCAL_CALLS = Check(
     ) AS attempts
     WHERE kind <> 'external' AND (
         found > 0 OR state IN ('in_flight', 'unknown', 'not_done')
-        OR (state IN ('committed', 'failed')) <> (effect.attempt > 0)
+        OR state IN ('committed', 'failed') AND effect.attempt = 0
+        OR state NOT IN ('planned', 'committed', 'failed') AND effect.attempt > 0
     )
     """,
 )
@@ -320,27 +325,26 @@ FORGOTTEN = Check(
     "while a worker lives that could take it, a due step is published in time",
     # A published step may wait for its turn in a long queue. It has been overtaken if what was
     # claimed lately had been published later.
-    """
+    f"""
     SELECT run_id, format('step %%s, queue %%s, %%s', step, queue,
         coalesce('published at ' || published_at, 'not published since ' || due_since)) AS detail
-    FROM celeriac.runs AS due, LATERAL (
+    FROM celeriac.runs AS run, LATERAL (
         SELECT coalesce(published_at, greatest(created_at, (
             SELECT at FROM celeriac.events
-            WHERE events.run_id = due.run_id AND seq = last_event_seq), (
+            WHERE events.run_id = run.run_id AND seq = last_event_seq), (
             SELECT committed_at FROM celeriac.checkpoints
-            WHERE checkpoints.run_id = due.run_id AND checkpoints.step = due.step - 1)
+            WHERE checkpoints.run_id = run.run_id AND checkpoints.step = run.step - 1)
         )) AS due_since, now() - make_interval(secs => %(overdue_seconds)s) AS overdue_before
     ) AS waiting
     WHERE status = 'queued' AND due_since < overdue_before
         AND EXISTS (
             SELECT FROM celeriac.workers
-            WHERE due.agent = ANY (agents) AND due.queue = ANY (queues) AND dead_at IS NULL
-                AND stopped_at IS NULL AND lease_until > now() AND started_at < overdue_before
+            WHERE {CAN_TAKE_RUN} AND workers.started_at < overdue_before
         )
         AND NOT EXISTS (
             SELECT FROM celeriac.runs AS ahead
-            WHERE ahead.queue = due.queue AND ahead.step_started_at >= overdue_before
-                AND ahead.published_at <= due.published_at
+            WHERE ahead.queue = run.queue AND ahead.step_started_at >= overdue_before
+                AND ahead.published_at <= run.published_at
         )
     """,
 )

@@ -3,21 +3,23 @@
 Asking never takes the claim away. Nobody works on a run that is queued, paused or in need of
 attention, so it is cancelled at once. A running one is left to the step's own commit: it names the
 version of the requests it knows of, misses, learns of the new one, and records what was done as
-well as that the run ends there. So a running effect is never cut off from its record.
+well as that the run ends there. So a running effect is never cut off from its record. If no step
+is to come any more, whoever leaves the run so calls `cancel_as_asked`.
 
 Rows are locked in this order: the run, its thread, the thread's next run.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection
 
 from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import Conflict, UnknownRun
-from celeriac.ids import CallId, RunId, UserId
-from celeriac.states import RunStatus
-from celeriac_storage.steps import HOLDS_THREAD, wake_next_of_thread
+from celeriac.ids import RunId, UserId
+from celeriac.states import EffectState, RunStatus
+from celeriac_storage import approvals
+from celeriac_storage.settling import settle
+from celeriac_storage.threads import HOLDS_THREAD, wake_next_of_thread
 
 
 def unknown_run(run_id: RunId) -> UnknownRun:
@@ -29,7 +31,8 @@ def request_cancel(connection: Connection, run_id: RunId, by: UserId) -> RunStat
 
     `cancelled`: it is over, and nothing more happens. A call that a lost worker may have made is
     then `unknown`, and `resolving.resolve` can still settle it. `running`: the step in progress is
-    recorded as it ends, and then the run is over.
+    recorded as it ends, and then the run is over. `paused`: what came of a call is still being
+    found out, and after that the run is over.
 
     Asking again changes nothing. Raises `UnknownRun`, or `Conflict` if the run has ended otherwise.
     """
@@ -44,12 +47,13 @@ def request_cancel(connection: Connection, run_id: RunId, by: UserId) -> RunStat
         raise unknown_run(run_id)
     status, is_requested, tenant_id, thread_id, holds_thread = row
     status = RunStatus(status)
-    if status is RunStatus.CANCELLED or (status is RunStatus.RUNNING and is_requested):
+    if status is RunStatus.CANCELLED:
         return status
     if status.is_terminal:
         raise Conflict(f"run {run_id} is {status} already; it cannot be cancelled any more")
-    if status is RunStatus.RUNNING:
-        _ask(connection, run_id, by)
+    if status is RunStatus.RUNNING or _finds_out(connection, run_id, status):
+        if not is_requested:
+            _ask(connection, run_id, by)
         return status
     _cancel(connection, run_id, status, by)
     # Not for a run that waits for its thread: whoever holds the thread wakes the next one, and
@@ -59,13 +63,42 @@ def request_cancel(connection: Connection, run_id: RunId, by: UserId) -> RunStat
     return RunStatus.CANCELLED
 
 
+def cancel_as_asked(connection: Connection, run_ids: Collection[RunId]) -> int:
+    """Cancel those of the runs that were asked to end while a worker held them; how many.
+
+    For runs that nobody holds now and that no step is to come for: after the last strike, or
+    without a worker. The transaction has locked them. Their threads are left to the scheduler
+    (`threads.idle_threads`): to lock many of them here could meet somebody who does the same.
+    """
+    rows = connection.exec_driver_sql(
+        "SELECT run_id, status FROM celeriac.runs WHERE run_id = ANY (%s)"
+        " AND cancel_requested_at IS NOT NULL AND status IN ('paused', 'needs_attention')",
+        (list(run_ids),),
+    ).all()
+    for run_id, status in rows:
+        _cancel(connection, run_id, RunStatus(status))
+    return len(rows)
+
+
+def _finds_out(connection: Connection, run_id: RunId, status: RunStatus) -> bool:
+    """Whether the run only waits for the moment to look what came of a call."""
+    if status is not RunStatus.PAUSED:
+        return False
+    row = connection.exec_driver_sql(
+        "SELECT FROM celeriac.runs JOIN celeriac.effects USING (run_id)"
+        " WHERE run_id = %s AND phase = 'waiting_timer' AND state = 'unknown' LIMIT 1",
+        (run_id,),
+    ).fetchone()
+    return row is not None
+
+
 def _ask(connection: Connection, run_id: RunId, by: UserId) -> None:
     connection.exec_driver_sql(
         """
         WITH run AS (
             UPDATE celeriac.runs SET cancel_requested_at = clock_timestamp(),
                 request_version = request_version + 1, last_event_seq = last_event_seq + 1
-            WHERE run_id = %(run_id)s AND status = 'running'
+            WHERE run_id = %(run_id)s AND status IN ('running', 'paused')
             RETURNING run_id, last_event_seq
         )
         INSERT INTO celeriac.events (run_id, seq, type, data)
@@ -75,13 +108,22 @@ def _ask(connection: Connection, run_id: RunId, by: UserId) -> None:
     )
 
 
-def _cancel(connection: Connection, run_id: RunId, was: RunStatus, by: UserId) -> None:
-    lost = _give_up_in_flight(connection, run_id)
+def _cancel(
+    connection: Connection, run_id: RunId, was: RunStatus, by: UserId | None = None
+) -> None:
+    # No step will come to find what a lost worker left in flight, so now it is `unknown`.
+    lost = settle(
+        connection, run_id, EffectState.IN_FLIGHT, EffectState.UNKNOWN, error=_LOST, evidence=_LOST
+    )
     events: list[dict[str, JsonValue]] = [
         {"type": "effect.unknown", "data": {"call_id": call_id, "tool": tool, "error": _LOST}}
         for call_id, tool in lost
     ]
-    events.append({"type": "run.cancelled", "data": {"outcome": "cancelled", "by": by}})
+    ending: dict[str, JsonValue] = {"outcome": "cancelled"}
+    if by is not None:  # else `run.cancel_requested` says it, as before a step that heeds it
+        ending["by"] = by
+    events.append({"type": "run.cancelled", "data": ending})
+    approvals.cancel_pending(connection, run_id)
     connection.exec_driver_sql(
         """
         WITH run AS (
@@ -108,29 +150,3 @@ _LOST: dict[str, JsonValue] = {
     "message": "the worker that made the call was lost, and the run was cancelled before anybody "
     "found out what came of it",
 }
-
-
-def _give_up_in_flight(connection: Connection, run_id: RunId) -> Sequence[tuple[CallId, str]]:
-    """No step will come to find what a lost worker left in flight, so now it is `unknown`."""
-    rows: Sequence[Any] = connection.exec_driver_sql(
-        """
-        WITH lost AS (
-            UPDATE celeriac.effects SET state = 'unknown', error = %(error)s::jsonb,
-                settled_at = clock_timestamp()
-            WHERE run_id = %(run_id)s AND state = 'in_flight'
-            RETURNING run_id, call_id, attempt, tool
-        ), entry AS (
-            INSERT INTO celeriac.effect_attempts
-                (run_id, call_id, attempt, entry, outcome, evidence)
-            SELECT run_id, call_id, attempt, (
-                SELECT max(entry) + 1 FROM celeriac.effect_attempts AS earlier
-                WHERE (earlier.run_id, earlier.call_id, earlier.attempt)
-                    = (lost.run_id, lost.call_id, lost.attempt)
-            ), 'unknown', %(error)s::jsonb
-            FROM lost
-        )
-        SELECT call_id, tool FROM lost ORDER BY call_id
-        """,
-        {"run_id": run_id, "error": dumps(_LOST)},
-    ).fetchall()
-    return [(CallId(call_id), tool) for call_id, tool in rows]

@@ -1,19 +1,22 @@
 """What a person decides about a run in `needs_attention`: what came of a call, or to go on.
 
-Rows are locked in this order: the run, then its effect.
+Such a run has let the next one of its thread go. So it goes on at once only if the thread is free,
+and else waits for its turn.
+
+Rows are locked in this order: the run, its effect, its thread.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import Conflict, UnknownCall
-from celeriac.ids import CallId, RunId, UserId
+from celeriac.ids import CallId, RunId, UserId, WorkerId
 from celeriac.states import EffectState, RunStatus
-from celeriac_storage import artifacts
 from celeriac_storage.requests import unknown_run
+from celeriac_storage.settling import settle
+from celeriac_storage.threads import wait_for_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +33,47 @@ class NotDone:
 
 Resolution = TookEffect | NotDone
 
+_UNSETTLED = (EffectState.UNKNOWN, EffectState.KNOWN_BAD)
+"""What only a person, the target or the call's own worker can settle."""
+
 
 def resolve(
     connection: Connection, run_id: RunId, call_id: CallId, resolution: Resolution, by: UserId
 ) -> RunStatus:
     """Settle a call whose outcome is `unknown`; where the run stands then. Needs a transaction.
 
+    A call that is `known_bad`, because its target does not show what the tool reported, can only be
+    declared not done, once it is certain that it never will be: the model is told.
+
     A run in `needs_attention` is queued again, with its strikes forgiven, unless another of its
-    calls is still unknown. A run that has ended meanwhile, as by a cancel, stays what it is: only
-    the effect is settled, and its attempt says by whom, since no event may follow the last one.
+    calls is still unknown; if another run of its thread is active, it is `paused` until that has
+    ended. A run that has ended meanwhile, as by a cancel, stays what it is: only the effect is
+    settled, and its attempt says by whom, since no event may follow the last one.
 
     Raises `UnknownRun`, `UnknownCall`, or `Conflict` if nobody waits for this answer.
     """
     status = _lock(connection, run_id)
     state, tool = _lock_effect(connection, run_id, call_id)
-    if state is not EffectState.UNKNOWN:
+    is_done = isinstance(resolution, TookEffect)
+    if state not in _UNSETTLED or (is_done and state is EffectState.KNOWN_BAD):
         raise Conflict(_not_unknown(run_id, call_id, tool, state, status))
-    settled = EffectState.COMMITTED if isinstance(resolution, TookEffect) else EffectState.NOT_DONE
-    _settle(connection, run_id, call_id, resolution, settled, by)
+    error: dict[str, JsonValue] | None = None
+    if state is EffectState.KNOWN_BAD:
+        settled = EffectState.ROLLED_BACK
+        message = f"{tool} reported success, but it did not take effect; {by} has settled that"
+        error = {"kind": "known_bad", "message": message}
+    else:
+        settled = EffectState.COMMITTED if is_done else EffectState.NOT_DONE
+    settle(
+        connection,
+        run_id,
+        state,
+        settled,
+        call_id=call_id,
+        result=resolution.result if isinstance(resolution, TookEffect) else None,
+        error=error,
+        evidence={"by": by},
+    )
     if status is not RunStatus.NEEDS_ATTENTION:
         return status
     event: dict[str, JsonValue] = {
@@ -57,12 +83,12 @@ def resolve(
         "by": by,
     }
     goes_on = not _unknown_calls(connection, run_id)
-    _note(connection, run_id, "effect.resolved", event, goes_on=goes_on)
-    return RunStatus.QUEUED if goes_on else status
+    return _note(connection, run_id, "effect.resolved", event, goes_on=goes_on)
 
 
 def retry(connection: Connection, run_id: RunId, by: UserId) -> RunStatus:
-    """Queue a run in `needs_attention` again, with its strikes forgiven. Needs a transaction.
+    """Let a run in `needs_attention` try its step again, with its strikes forgiven; where it stands
+    then: `queued`, or `paused` while another run of its thread is active. Needs a transaction.
 
     Raises `UnknownRun`, or `Conflict` if the run needs no attention, or first has to be told what
     came of a call: a retry must never be a way to repeat one silently.
@@ -79,8 +105,20 @@ def retry(connection: Connection, run_id: RunId, by: UserId) -> RunStatus:
             f"look at the target, then say `celeriac resolve {run_id} {unknown[0]} --committed "
             "JSON` or `--not-done`"
         )
-    _note(connection, run_id, "run.retried", {"by": by}, goes_on=True)
-    return RunStatus.QUEUED
+    return _note(connection, run_id, "run.retried", {"by": by}, goes_on=True)
+
+
+def go_on_with_report(connection: Connection, run_id: RunId, call_id: CallId, by: WorkerId) -> None:
+    """Queue a run that waits for a person to say what came of this call, because the worker that
+    made it has told after all (`lost_calls.report`). Needs a transaction. The step that follows
+    finds the report and settles the call.
+    """
+    if _lock(connection, run_id) is not RunStatus.NEEDS_ATTENTION:
+        return
+    state, tool = _lock_effect(connection, run_id, call_id)
+    if state is EffectState.UNKNOWN and _unknown_calls(connection, run_id) == [call_id]:
+        reported: dict[str, JsonValue] = {"call_id": call_id, "tool": tool, "by": by}
+        _note(connection, run_id, "effect.reported", reported, goes_on=True)
 
 
 def _lock(connection: Connection, run_id: RunId) -> RunStatus:
@@ -108,9 +146,9 @@ def _lock_effect(connection: Connection, run_id: RunId, call_id: CallId) -> tupl
 
 def _unknown_calls(connection: Connection, run_id: RunId) -> list[str]:
     rows = connection.exec_driver_sql(
-        "SELECT call_id FROM celeriac.effects WHERE run_id = %s AND state = 'unknown'"
+        "SELECT call_id FROM celeriac.effects WHERE run_id = %s AND state = ANY (%s)"
         " ORDER BY step, call_index",
-        (run_id,),
+        (run_id, [state.value for state in _UNSETTLED]),
     )
     return [row[0] for row in rows]
 
@@ -127,51 +165,9 @@ def _not_unknown(
         )
     if state is EffectState.IN_FLIGHT:
         return f"{told}: a worker is making it just now, and nobody has to settle it yet"
+    if state is EffectState.KNOWN_BAD:
+        return f"{told}: its target does not show it, so it can only be settled as --not-done"
     return f"{told}: only a call whose outcome is unknown can be resolved"
-
-
-def _settle(
-    connection: Connection,
-    run_id: RunId,
-    call_id: CallId,
-    resolution: Resolution,
-    settled: EffectState,
-    by: UserId,
-) -> None:
-    parameters: dict[str, Any] = {
-        "run_id": run_id,
-        "call_id": call_id,
-        "state": settled.value,
-        "result": None,
-        "artifact": None,
-        "evidence": dumps({"by": by}),
-    }
-    if isinstance(resolution, TookEffect):
-        text = dumps(resolution.result)
-        if artifacts.is_large(text):
-            parameters["artifact"] = artifacts.store(connection, text)
-        else:
-            parameters["result"] = text
-    connection.exec_driver_sql(
-        """
-        WITH effect AS (
-            UPDATE celeriac.effects SET state = %(state)s, error = NULL,
-                result = %(result)s::jsonb,
-                result_hash = sha256(convert_to(%(result)s::jsonb::text, 'UTF8')),
-                result_artifact = %(artifact)s::bytea, settled_at = clock_timestamp()
-            WHERE run_id = %(run_id)s AND call_id = %(call_id)s AND state = 'unknown'
-            RETURNING run_id, call_id, attempt
-        )
-        INSERT INTO celeriac.effect_attempts (run_id, call_id, attempt, entry, outcome, evidence)
-        SELECT run_id, call_id, attempt, (
-            SELECT max(entry) + 1 FROM celeriac.effect_attempts AS earlier
-            WHERE (earlier.run_id, earlier.call_id, earlier.attempt)
-                = (effect.run_id, effect.call_id, effect.attempt)
-        ), %(state)s, %(evidence)s::jsonb
-        FROM effect
-        """,
-        parameters,
-    )
 
 
 def _note(
@@ -181,12 +177,12 @@ def _note(
     data: dict[str, JsonValue],
     *,
     goes_on: bool,
-) -> None:
-    """Write the event, and if the run goes on, queue it in the phase it has kept.
+) -> RunStatus:
+    """Write the event, and if the run goes on, queue it in the phase it has kept; where it stands.
 
     The scheduler publishes it.
     """
-    connection.exec_driver_sql(
+    tenant_id, thread_id = connection.exec_driver_sql(
         """
         WITH run AS (
             UPDATE celeriac.runs SET
@@ -195,10 +191,17 @@ def _note(
                 strikes = CASE WHEN %(goes_on)s THEN 0 ELSE strikes END,
                 published_at = NULL, publish_count = 0, last_event_seq = last_event_seq + 1
             WHERE run_id = %(run_id)s AND status = 'needs_attention'
-            RETURNING run_id, last_event_seq
+            RETURNING run_id, tenant_id, thread_id, last_event_seq
+        ), event AS (
+            INSERT INTO celeriac.events (run_id, seq, type, data)
+            SELECT run_id, last_event_seq, %(type)s, %(data)s::jsonb FROM run
         )
-        INSERT INTO celeriac.events (run_id, seq, type, data)
-        SELECT run_id, last_event_seq, %(type)s, %(data)s::jsonb FROM run
+        SELECT tenant_id, thread_id FROM run
         """,
         {"run_id": run_id, "goes_on": goes_on, "type": type_, "data": dumps(data)},
-    )
+    ).one()
+    if not goes_on:
+        return RunStatus.NEEDS_ATTENTION
+    if wait_for_turn(connection, run_id, tenant_id, thread_id):
+        return RunStatus.PAUSED
+    return RunStatus.QUEUED

@@ -12,9 +12,10 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
-from celeriac.ids import WorkerId
+from celeriac.ids import RunId, WorkerId
 from celeriac_storage.claims import STRIKES_BEFORE_ATTENTION
 from celeriac_storage.dispatch import BATCH, Due
+from celeriac_storage.requests import cancel_as_asked
 from celeriac_storage.workers import APPLICATION_NAME_PREFIX, IS_ALIVE
 
 Verdict = Literal["lifeline", "lease"]
@@ -95,7 +96,8 @@ def recover(connection: Connection) -> list[Due]:
     """Queue the steps that dead or departed workers held, marked as published. Publish them all.
 
     A death proven by the lifeline is a strike against the run: it may be the killer. After
-    `STRIKES_BEFORE_ATTENTION` of them the run needs attention instead.
+    `STRIKES_BEFORE_ATTENTION` of them the run needs attention instead, or is over if it was asked
+    to end: it comes to no step that could heed that.
     """
     return _take_back(
         connection,
@@ -143,8 +145,7 @@ def _take_back(connection: Connection, lost: str) -> list[Due]:
                 last_event_seq = last_event_seq + 1
             FROM lost WHERE run.run_id = lost.run_id AND run.status = 'running'
             RETURNING run.run_id, step, queue, status, epoch, last_event_seq, lost.worker_id,
-            reason,
-                error
+                reason, error
         ), event AS (
             INSERT INTO celeriac.events (run_id, seq, type, data)
             SELECT run_id, last_event_seq,
@@ -154,11 +155,12 @@ def _take_back(connection: Connection, lost: str) -> list[Due]:
                     'error', CASE WHEN status <> 'queued' THEN error END))
             FROM run
         )
-        SELECT run_id, step, queue FROM run WHERE status = 'queued'
+        SELECT run_id, step, queue, status = 'queued' FROM run
         """,
         {"limit": STRIKES_BEFORE_ATTENTION, "batch": BATCH},
-    )
-    return [Due(*row) for row in rows]
+    ).all()
+    cancel_as_asked(connection, [RunId(row[0]) for row in rows if not row[3]])
+    return [Due(*row[:3]) for row in rows if row[3]]
 
 
 def lead(connection: Connection, role: str, holder: str, seconds: float) -> bool:

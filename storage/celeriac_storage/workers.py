@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from celeriac.ids import WorkerId, new_worker_id
+from celeriac.states import Phase
+from celeriac_storage import pauses
 
 APPLICATION_NAME_PREFIX = "celeriac:"
 
@@ -70,32 +72,27 @@ def register(
 IS_ALIVE = "(dead_at IS NULL AND stopped_at IS NULL AND lease_until > clock_timestamp())"
 """Whether a worker's row says that it lives."""
 
-HAS_LIVE_WORKER = f"""EXISTS (
-    SELECT FROM celeriac.workers
-    WHERE run.agent = ANY (agents) AND run.queue = ANY (queues) AND {IS_ALIVE}
-)"""
-"""Whether the run called `run` can be taken by somebody: its agent and its queue together."""
+CAN_TAKE_RUN = f"(run.agent = ANY (agents) AND run.queue = ANY (queues) AND {IS_ALIVE})"
+"""Whether a worker can take the run called `run`: it lives, with its agent and its queue."""
+
+HAS_LIVE_WORKER = f"EXISTS (SELECT FROM celeriac.workers WHERE {CAN_TAKE_RUN})"
+"""Whether the run called `run` can be taken by somebody."""
 
 
 def wake_waiting(connection: Connection) -> int:
     """Queue the runs that wait for a worker and now have one; how many there were."""
-    return connection.exec_driver_sql(
+    woken = pauses.wake(
+        connection,
+        Phase.WAITING_WORKER,
         f"""
-        WITH woken AS (
-            UPDATE celeriac.runs SET status = 'queued', phase = resume_phase, resume_phase = NULL,
-                published_at = NULL, publish_count = 0, last_event_seq = last_event_seq + 1
-            WHERE run_id IN (
-                SELECT run_id FROM celeriac.runs AS run
-                WHERE status = 'paused' AND phase = 'waiting_worker' AND {HAS_LIVE_WORKER}
-                ORDER BY created_at LIMIT 5000
-                FOR UPDATE SKIP LOCKED
-            )
-            RETURNING run_id, last_event_seq
-        )
-        INSERT INTO celeriac.events (run_id, seq, type, data)
-        SELECT run_id, last_event_seq, 'run.woken', '{{"waited_for": "worker"}}' FROM woken
-        """
-    ).rowcount
+        SELECT run_id FROM celeriac.runs AS run
+        WHERE status = 'paused' AND phase = 'waiting_worker' AND {HAS_LIVE_WORKER}
+        ORDER BY created_at LIMIT 5000
+        FOR UPDATE SKIP LOCKED
+        """,
+        {},
+    )
+    return len(woken)
 
 
 def renew(connection: Connection, worker_id: WorkerId, lease_seconds: float) -> bool:

@@ -224,6 +224,38 @@ def test_the_global_options_stand_before_or_after_the_command(
         assert line["run_id"] == run_id
 
 
+@pytest.mark.processes
+def test_a_workers_tools_find_the_servers_that_its_options_named(
+    processes: Processes, broker_url: str, tmp_path: Path, database: Database
+) -> None:
+    agents = tmp_path / "asking.py"
+    agents.write_text(ASKING_MODULE)
+    for name in ("CELERIAC_DATABASE_URL", "CELERIAC_BROKER_URL"):
+        del processes.environment[name]
+    processes.start(
+        ["worker", "--database-url", database.url, "--broker-url", broker_url, f"--agents={agents}"]
+    )
+
+    with Client(database.url, broker_url) as client:
+        eventually(client.workers, deadline_seconds=30, what="the worker")
+        run_id = client.start("asking", "which servers?").run_id
+        run = client.wait(run_id, timeout_seconds=30)
+
+    assert run.result == " ".join(url.rpartition("@")[2] for url in (database.url, broker_url))
+
+
+ASKING_MODULE = """
+import os
+
+from celeriac import Agent
+from celeriac.scripted import ScriptedModel, say
+
+urls = [os.environ["CELERIAC_DATABASE_URL"], os.environ["CELERIAC_BROKER_URL"]]
+said = " ".join(url.rpartition("@")[2] for url in urls)  # without a password, which is redacted
+asking = Agent("asking", ScriptedModel([say(said)]), queue=os.environ["CELERIAC_QUEUES"])
+"""
+
+
 def test_run_wait_ends_with_code_1_when_a_person_is_needed(cli: Cli, hand: Hand) -> None:
     def poison() -> None:
         eventually(lambda: hand.row(RunId("r1")), what="the run")

@@ -7,8 +7,8 @@ import pytest
 from celeriac.errors import Conflict, UnknownRun
 from celeriac.ids import RunId, ThreadId
 from celeriac.states import EffectState, Phase, RunStatus, StepKind
-from celeriac_storage import effects, resolving, steps, verdicts
-from celeriac_storage.claims import RequestsChanged
+from celeriac_storage import claims, effects, resolving, steps, verdicts, waking, workers
+from celeriac_storage.claims import STRIKES_BEFORE_ATTENTION, RequestsChanged
 from celeriac_storage.database import Database
 from celeriac_storage.requests import request_cancel
 from celeriac_storage.resolving import TookEffect
@@ -198,6 +198,70 @@ def _take_back_from_dead_worker(hand: Hand, run_id: RunId) -> None:
         assert verdicts.declare_dead(connection, hand.worker_id, "lease")
         verdicts.recover(connection)
     assert hand.row(run_id).status == RunStatus.QUEUED
+
+
+def test_a_cancel_is_heeded_by_the_strike_that_leaves_the_run_to_nobody(hand: Hand) -> None:
+    run_id = hand.start()
+    (call,) = hand.ask_for_calls(run_id)
+    hand.begin_call(run_id, call)
+    _overdue(hand, run_id, strikes=STRIKES_BEFORE_ATTENTION - 1)
+    assert cancel(hand, run_id) is RunStatus.RUNNING
+
+    with hand.database.begin() as connection:
+        assert verdicts.take_back_overdue(connection) == []
+
+    row = hand.row(run_id)
+    assert (row.status, row.outcome, row.error) == ("cancelled", "cancelled", None)
+    assert hand.effect(run_id, call).state == EffectState.UNKNOWN
+    assert hand.events(run_id)[-4:] == [
+        "run.cancel_requested",
+        "run.needs_attention",  # what it would have been, with the evidence
+        "effect.unknown",
+        "run.cancelled",
+    ]
+
+
+def test_a_strike_that_is_not_the_last_leaves_a_cancel_to_the_next_step(hand: Hand) -> None:
+    run_id = hand.start()
+    hand.claim(run_id)
+    _overdue(hand, run_id, strikes=0)
+    cancel(hand, run_id)
+
+    with hand.database.begin() as connection:
+        assert [due.run_id for due in verdicts.take_back_overdue(connection)] == [run_id]
+
+    assert hand.row(run_id).status == RunStatus.QUEUED
+    assert hand.claim(run_id).is_cancel_requested
+
+
+def test_a_cancel_that_no_worker_is_left_to_heed_is_heeded_all_the_same(hand: Hand) -> None:
+    asked, other = hand.start(), hand.start()
+    for run_id in (asked, other):
+        claim = hand.claim(run_id)
+        if run_id == asked:
+            cancel(hand, run_id)
+        with hand.database.begin() as connection:
+            claims.release(connection, claim)
+    with hand.database.begin() as connection:
+        workers.stop(connection, hand.worker_id)
+        connection.exec_driver_sql(
+            "UPDATE celeriac.runs SET published_at = published_at - interval '3 s'"
+        )
+
+        assert waking.park_without_worker(connection) == 2
+
+    assert hand.row(asked).status == RunStatus.CANCELLED
+    assert hand.events(asked)[-1] == "run.cancelled"
+    assert (hand.row(other).status, hand.row(other).phase) == ("paused", "waiting_worker")
+
+
+def _overdue(hand: Hand, run_id: RunId, strikes: int) -> None:
+    with hand.database.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE celeriac.runs SET strikes = %s, step_deadline = now() - interval '1 s'"
+            " WHERE run_id = %s",
+            (strikes, run_id),
+        )
 
 
 def test_cancelling_keeps_an_unknown_effect_unknown_until_somebody_resolves_it(hand: Hand) -> None:

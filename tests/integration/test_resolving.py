@@ -1,9 +1,11 @@
 """A person settles a call whose outcome nobody knows, or lets a run go on."""
 
+from collections.abc import Callable
+
 import pytest
 
 from celeriac.errors import Conflict, UnknownCall, UnknownRun
-from celeriac.ids import CallId, RunId
+from celeriac.ids import CallId, RunId, ThreadId
 from celeriac.states import EffectState, Phase, RunStatus
 from celeriac_storage import artifacts, claims, effects
 from celeriac_storage.claims import Claim
@@ -171,6 +173,68 @@ def test_a_retry_never_repeats_a_call_of_unknown_outcome(hand: Hand) -> None:
 
     assert hand.row(run_id).status == RunStatus.NEEDS_ATTENTION
     assert hand.effect(run_id, call).state == EffectState.UNKNOWN
+
+
+@pytest.mark.parametrize("way", ["resolve", "retry"])
+def test_a_run_whose_thread_has_moved_on_waits_for_its_turn(hand: Hand, way: str) -> None:
+    thread_id = ThreadId("t1")
+    run_id, go_on = _put_before_a_person(hand, thread_id, way)
+    active, waiting = hand.start(thread_id=thread_id), hand.start(thread_id=thread_id)
+    assert hand.row(active).status == RunStatus.QUEUED
+
+    assert go_on() is RunStatus.PAUSED
+
+    row = hand.row(run_id)
+    assert (row.phase, row.strikes, row.error) == ("waiting_thread", 0, None)
+    assert hand.event_data(run_id, "run.paused") == {"phase": "waiting_thread"}
+    kept = row.resume_phase
+    hand.complete(active)
+    assert (hand.row(run_id).status, hand.row(run_id).phase) == ("queued", kept)
+    assert hand.row(waiting).phase == Phase.WAITING_THREAD, "whoever came first goes first"
+
+
+@pytest.mark.parametrize("way", ["resolve", "retry"])
+def test_a_run_whose_thread_is_free_goes_on_at_once(hand: Hand, way: str) -> None:
+    thread_id = ThreadId("t1")
+    run_id, go_on = _put_before_a_person(hand, thread_id, way)
+    hand.complete(hand.start(thread_id=thread_id))
+
+    assert go_on() is RunStatus.QUEUED
+
+    assert hand.row(run_id).status == RunStatus.QUEUED
+
+
+def test_of_two_runs_of_a_thread_that_are_retried_at_once_one_is_active(hand: Hand) -> None:
+    thread_id = ThreadId("t1")
+    first = hand.poisoned(hand.start(thread_id=thread_id))
+    second = hand.poisoned(hand.start(thread_id=thread_id))
+
+    with hand.database.begin() as connection:
+        assert retry(connection, first, ALICE) is RunStatus.QUEUED
+        with hand.database.begin() as other:  # which cannot see the first one's change yet
+            assert retry(other, second, ALICE) is RunStatus.PAUSED
+
+    assert [hand.row(run).status for run in (first, second)] == ["queued", "paused"]
+
+
+def _put_before_a_person(
+    hand: Hand, thread_id: ThreadId, way: str
+) -> tuple[RunId, Callable[[], RunStatus]]:
+    """A run in `needs_attention`, and how to let it go on."""
+    run_id = hand.start(thread_id=thread_id)
+    if way == "retry":
+        hand.poisoned(run_id)
+    else:
+        (call,) = hand.ask_for_calls(run_id)
+        hand.lose_outcome(hand.begin_call(run_id, call), call)
+
+    def go_on() -> RunStatus:
+        if way == "resolve":
+            return settle(hand, run_id, call, NotDone())
+        with hand.database.begin() as connection:
+            return retry(connection, run_id, ALICE)
+
+    return run_id, go_on
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from celeriac.errors import RunExists, ThreadBusy, WrongOwner
 from celeriac.ids import RunId, TenantId, ThreadId, UserId, new_run_id, new_thread_id
 from celeriac.states import Phase, RunStatus, StepKind
-from celeriac_storage import starting, steps, waking, workers
+from celeriac_storage import starting, steps, threads, waking, workers
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database, libpq_url
 from celeriac_storage.starting import NewRun, Started
@@ -295,9 +295,9 @@ def test_an_end_does_not_wait_for_a_client_that_holds_the_thread(
     assert hand.row(second.run_id).phase == "waiting_thread"
 
     with hand.database.connect() as connection:
-        ((tenant_id, thread_id),) = waking.idle_threads(connection)
+        ((tenant_id, thread_id),) = threads.idle_threads(connection)
     with hand.database.begin() as connection:
-        steps.wake_next_of_thread(connection, tenant_id, thread_id)
+        threads.wake_next_of_thread(connection, tenant_id, thread_id)
 
     assert hand.row(second.run_id).status == "queued"
 
@@ -362,9 +362,9 @@ def test_a_thread_in_which_a_run_waits_for_nobody_is_woken_by_the_scheduler(hand
     assert hand.row(second.run_id).phase == "waiting_thread"
 
     with hand.database.begin() as connection:
-        ((tenant_id, thread_id),) = waking.idle_threads(connection)
-        steps.wake_next_of_thread(connection, tenant_id, thread_id)
-        assert waking.idle_threads(connection) == []
+        ((tenant_id, thread_id),) = threads.idle_threads(connection)
+        threads.wake_next_of_thread(connection, tenant_id, thread_id)
+        assert threads.idle_threads(connection) == []
 
     assert hand.row(second.run_id).status == "queued"
 

@@ -1,4 +1,4 @@
-"""The agents that are measured, and the tables their effects are counted in."""
+"""The agents that are measured."""
 
 import base64
 import random
@@ -6,25 +6,16 @@ import time
 from collections.abc import Sequence
 
 from pydantic_ai.messages import ModelMessage
-from sqlalchemy import text
 
 from celeriac.agent import Agent
 from celeriac.context import ToolContext
 from celeriac.limits import Limits
 from celeriac.scripted import ScriptedModel, ToolCall, Turn, turn_number
 from celeriac.tools import tool
+from celeriac_storage import measuring
 
 PAYLOAD_BYTES = 1024
 LIMITS = Limits(steps=1_000_000, tool_calls=1_000_000, tokens=10**12)
-
-CREATE_TABLES = """
-CREATE SCHEMA IF NOT EXISTS celeriac_bench;
-CREATE TABLE IF NOT EXISTS celeriac_bench.effects (
-    effect_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    run_id text NOT NULL,
-    call_id text NOT NULL
-);
-"""
 
 
 def payload(seed: str, size: int = PAYLOAD_BYTES) -> str:
@@ -35,10 +26,7 @@ def payload(seed: str, size: int = PAYLOAD_BYTES) -> str:
 @tool(effect="transactional")
 def insert_row(ctx: ToolContext) -> str:
     """Insert one business row; answers with 1 KB."""
-    ctx.connection.execute(
-        text("INSERT INTO celeriac_bench.effects (run_id, call_id) VALUES (:run_id, :call_id)"),
-        {"run_id": ctx.run_id, "call_id": ctx.call_id},
-    )
+    measuring.insert_effect(ctx.connection, ctx.run_id, ctx.call_id)
     return payload(ctx.idempotency_key)
 
 

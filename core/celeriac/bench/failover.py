@@ -13,6 +13,7 @@ from celeriac.bench import agents
 from celeriac.bench.processes import Processes, wait_until
 from celeriac.client import Client
 from celeriac.ids import RunId
+from celeriac_storage import measuring
 from celeriac_storage.database import Database
 
 WORKERS = 3
@@ -40,7 +41,7 @@ def measure_failover(
 ) -> FailoverFigures:
     """Kill the worker that holds a run, `kills` times, each at a random moment of its step."""
     with database.begin() as connection:
-        connection.exec_driver_sql(agents.CREATE_TABLES)
+        measuring.create_tables(connection)
     runs: list[RunId] = []
     seconds: list[float] = []
     with Processes(database, {"CELERIAC_QUEUES": "celeriac"}) as processes:
@@ -80,11 +81,7 @@ def _holder(
 
     def is_held() -> bool:
         with database.connect() as connection:
-            pid = connection.exec_driver_sql(
-                "SELECT pid FROM celeriac.runs JOIN celeriac.workers USING (worker_id)"
-                " WHERE run_id = %s AND status = 'running' AND step = %s",
-                (run_id, ACT_STEP),
-            ).scalar()
+            pid = measuring.holder_pid(connection, run_id, ACT_STEP)
         found.extend(worker for worker in workers if worker.pid == pid)
         return bool(found)
 
@@ -93,9 +90,9 @@ def _holder(
 
 
 def _kill_and_time(database: Database, run_id: RunId, victim: "subprocess.Popen[bytes]") -> float:
-    query = "SELECT epoch, step_started_at, clock_timestamp() FROM celeriac.runs WHERE run_id = %s"
     with database.connect() as connection:
-        epoch, _, killed_at = connection.exec_driver_sql(query, (run_id,)).one()
+        before = measuring.latest_claim(connection, run_id)
+        killed_at = before.looked_at
         os.killpg(victim.pid, signal.SIGKILL)
     victim.wait()
     started_at = killed_at
@@ -103,8 +100,9 @@ def _kill_and_time(database: Database, run_id: RunId, victim: "subprocess.Popen[
     def is_taken_over() -> bool:
         nonlocal started_at
         with database.connect() as connection:
-            now, started_at, _ = connection.exec_driver_sql(query, (run_id,)).one()
-        return bool(now > epoch and started_at is not None and started_at > killed_at)
+            claim = measuring.latest_claim(connection, run_id)
+        started_at = claim.step_started_at or killed_at
+        return claim.epoch > before.epoch and started_at > killed_at
 
     wait_until(is_taken_over, 120, f"run {run_id} to be taken over", every=0.01)
     return float((started_at - killed_at).total_seconds())
@@ -116,10 +114,4 @@ def _count_lost(client: Client, runs: list[RunId]) -> int:
 
 def _count_doubled(database: Database, runs: list[RunId]) -> int:
     with database.connect() as connection:
-        return int(
-            connection.exec_driver_sql(
-                "SELECT count(*) - count(DISTINCT (run_id, call_id)) FROM celeriac_bench.effects"
-                " WHERE run_id = ANY (%s)",
-                (list(runs),),
-            ).scalar_one()
-        )
+        return measuring.count_doubled_effects(connection, runs)

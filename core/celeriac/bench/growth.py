@@ -9,6 +9,7 @@ from celeriac.bench import agents
 from celeriac.bench.processes import Processes, wait_until
 from celeriac.client import Client
 from celeriac.ids import RunId
+from celeriac_storage import measuring
 from celeriac_storage.database import Database
 
 WINDOW = 20  # steps that one point's milliseconds are the mean of
@@ -29,7 +30,7 @@ def measure_growth(
 ) -> Iterator[GrowthPoint]:
     """Points of one run of `steps` steps, each with 1 KB of new conversation."""
     with database.begin() as connection:
-        connection.exec_driver_sql(agents.CREATE_TABLES)
+        measuring.create_tables(connection)
     agent = agents.growth_with_effects if with_effects else agents.growth_of_thoughts
     limited = Agent(
         agent.name,
@@ -59,29 +60,15 @@ def measure_growth(
 
 def _step(database: Database, run_id: RunId) -> int:
     with database.connect() as connection:
-        return int(
-            connection.exec_driver_sql(
-                "SELECT step FROM celeriac.runs WHERE run_id = %s", (run_id,)
-            ).scalar_one()
-        )
+        return measuring.current_step(connection, run_id)
 
 
 def _milliseconds(database: Database, run_id: RunId, mark: int) -> float:
     with database.connect() as connection:
-        mean = connection.exec_driver_sql(
-            "SELECT extract(epoch FROM max(committed_at) - min(committed_at)) * 1000"
-            " / greatest(count(*) - 1, 1) FROM celeriac.checkpoints"
-            " WHERE run_id = %s AND step BETWEEN %s AND %s",
-            (run_id, max(0, mark - WINDOW), mark - 1),
-        ).scalar_one()
-    return round(float(mean), 3)
+        mean = measuring.mean_step_milliseconds(connection, run_id, max(0, mark - WINDOW), mark - 1)
+    return round(mean, 3)
 
 
 def _bytes(database: Database) -> int:
     with database.connect() as connection:
-        return int(
-            connection.exec_driver_sql(
-                "SELECT coalesce(sum(pg_total_relation_size(oid)), 0) FROM pg_class"
-                " WHERE relkind = 'r' AND relnamespace = 'celeriac'::regnamespace"
-            ).scalar_one()
-        )
+        return measuring.table_bytes(connection)

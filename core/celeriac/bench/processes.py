@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from celeriac.errors import CeleriacError
+from celeriac_storage import measuring
 from celeriac_storage.database import Database
 
 START_SECONDS = 60.0
@@ -62,18 +63,14 @@ class Processes:
 
         def are_registered() -> bool:
             with self._database.connect() as connection:
-                found = connection.exec_driver_sql(
-                    "SELECT count(*) FROM celeriac.workers WHERE pid = ANY (%s)"
-                    " AND dead_at IS NULL AND stopped_at IS NULL AND lease_until > now()",
-                    (pids,),
-                ).scalar_one()
+                found = measuring.count_live_workers(connection, pids)
             for process in processes:
                 if process.poll() is not None:
                     raise CeleriacError(
                         f"worker process {process.pid} ended with {process.returncode} before it "
                         "was ready; what it said is above"
                     )
-            return bool(found == len(pids))
+            return found == len(pids)
 
         wait_until(are_registered, START_SECONDS, f"workers {pids} to register")
 

@@ -15,6 +15,7 @@ from celeriac.bench import agents
 from celeriac.bench.processes import Processes, wait_until
 from celeriac.client import Client
 from celeriac.settings import Settings
+from celeriac_storage import measuring
 from celeriac_storage.database import Database
 from celeriac_tasks.celery_app import make_app
 
@@ -38,7 +39,7 @@ def measure_throughput(
 ) -> Iterator[ThroughputFigures]:
     """One line for each setting, events off and then on for one step per task."""
     with database.begin() as connection:
-        connection.exec_driver_sql(agents.CREATE_TABLES)
+        measuring.create_tables(connection)
     cases = [(steps, False) for steps in steps_per_task]
     if 1 in steps_per_task:
         cases.append((1, True))
@@ -74,12 +75,7 @@ def _run_rate(client: Client, database: Database, steps: int | str, task_events:
 
         def are_done() -> bool:
             with database.connect() as connection:
-                done = connection.exec_driver_sql(
-                    "SELECT count(*) FROM celeriac.runs"
-                    " WHERE run_id = ANY (%s) AND status = 'completed'",
-                    (list(runs),),
-                ).scalar_one()
-            return bool(done == RUNS)
+                return measuring.count_completed(connection, runs) == RUNS
 
         wait_until(are_done, DEADLINE_SECONDS, f"{RUNS} runs to complete", every=0.05)
         ended = time.monotonic()

@@ -1,6 +1,5 @@
 """`celeriac bench`: measurements of this installation, in `celeriac.bench`."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ import typer
 from celeriac.cli.environment import database_url, environment, require_servers
 from celeriac.cli.group import WrongUsage
 from celeriac.cli.output import AsJson, print_json, print_table
+from celeriac.cli.processes import export_servers
 
 if TYPE_CHECKING:
     from celeriac.client import Client
@@ -99,8 +99,7 @@ def _servers(context: typer.Context) -> "Iterator[tuple[Client, Database, Settin
     require_servers(settings)
     assert settings.broker_url is not None
     url, broker_url = database_url(settings), settings.broker_url.get_secret_value()
-    # The worker processes that are measured find the same servers.
-    os.environ |= {"CELERIAC_DATABASE_URL": url, "CELERIAC_BROKER_URL": broker_url}
+    export_servers(settings)
     database = Database(url)
     try:
         with Client(url, broker_url) as client:

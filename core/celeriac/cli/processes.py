@@ -1,12 +1,16 @@
 """`celeriac migrate`, `worker` and `scheduler`: what an operator starts."""
 
 import logging
-from typing import Annotated, Literal
+import os
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from celeriac.cli.environment import database_url, environment, require_servers
 from celeriac.cli.output import AsJson, print_json
+
+if TYPE_CHECKING:
+    from celeriac.settings import Settings
 
 LogLevel = Annotated[
     Literal["DEBUG", "INFO", "WARNING", "ERROR"],
@@ -59,6 +63,7 @@ def worker(
         task_events=False if no_task_events else None,
     )
     require_servers(settings)
+    export_servers(settings)
     from celeriac.registry import load_agents
     from celeriac_tasks.worker_service import run_worker
 
@@ -74,3 +79,14 @@ def scheduler(context: typer.Context, log_level: LogLevel = "WARNING") -> None:
     from celeriac_scheduler.scheduler import Scheduler
 
     Scheduler(settings).run()
+
+
+def export_servers(settings: "Settings") -> None:
+    """Let this process's environment name the same servers as the global options did.
+
+    The code of an agent's author looks there, as `examples/order_desk.py` does for its own tables
+    in the same database; so do the processes that we start.
+    """
+    for name, url in (("DATABASE", settings.database_url), ("BROKER", settings.broker_url)):
+        if url is not None:
+            os.environ[f"CELERIAC_{name}_URL"] = url.get_secret_value()
