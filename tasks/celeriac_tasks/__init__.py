@@ -1,22 +1,19 @@
 """The Celery side: the step task and everything one step needs. `step.take_step` is the main
-flow.
+flow, `install` brings it into an existing Celery application.
 """
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from celery import Celery
+if TYPE_CHECKING:
+    from celeriac_tasks.hosting import install
+
+__all__ = ["install"]
 
 
-def install(app: Celery, agent_modules: Sequence[str] = ()) -> None:
-    """Make an existing Celery application execute Celeriac's steps.
+def __getattr__(name: str) -> object:
+    # At its first use: every module in this package would wait for it otherwise.
+    if name == "install":
+        from celeriac_tasks.hosting import install
 
-    Agents come from `agent_modules`, or else from `CELERIAC_AGENTS`. The workers must serve the
-    queues named in `CELERIAC_QUEUES` and acknowledge late, as the task asks for itself.
-    Raises `InvalidInput` if an agent or a setting cannot be used.
-    """
-    from celeriac.registry import load_agents
-    from celeriac.settings import settings
-    from celeriac_tasks.step_task import StepTask
-
-    configured = settings()
-    StepTask(app, configured, load_agents(agent_modules or configured.agent_modules))
+        return install
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,6 +18,9 @@ VISIBILITY_TIMEOUT_SECONDS = 600
 """When Redis gives an unacknowledged message to somebody else. It is the last net: the scheduler
 has long published the step again, and a duplicate is dropped by its claim."""
 
+UNACKED_KEY = "celeriac:unacked"
+"""Where Redis holds the messages that workers have taken and not yet acknowledged."""
+
 
 def make_app(settings: Settings) -> Celery:
     """A Celery application on the configured broker, with the step task not yet installed."""
@@ -45,6 +48,7 @@ def make_app(settings: Settings) -> Celery:
         broker_connection_max_retries=None,  # a worker waits for its broker as long as it takes
         broker_connection_timeout=5,
         broker_heartbeat=10,  # RabbitMQ: a dead connection is noticed in 20 s instead of 4 minutes
+        broker_transport="celeriac_tasks.redis_transport:Transport" if is_redis(settings) else None,
         broker_transport_options=_transport_options(settings),
         worker_send_task_events=settings.task_events,
         # A prefork child imports its agents and registers before it says that it is up.
@@ -69,6 +73,12 @@ def _transport_options(settings: Settings) -> dict[str, Any]:
         return {"confirm_publish": False, "connect_timeout": 5}
     return {
         "visibility_timeout": VISIBILITY_TIMEOUT_SECONDS,
+        # Kept apart from those of any other Celery application on this Redis: whoever sweeps gives
+        # back all that are older than his own timeout, so tasks of theirs that take an hour would
+        # run twice.
+        "unacked_key": UNACKED_KEY,
+        "unacked_index_key": f"{UNACKED_KEY}:index",
+        "unacked_mutex_key": f"{UNACKED_KEY}:mutex",
         # With kombu's defaults the sweep for lost messages comes every 100 s, 90 s late.
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,

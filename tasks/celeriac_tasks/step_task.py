@@ -1,4 +1,4 @@
-"""The Celery task `celeriac.step`, and the life of the process that executes it.
+"""The Celery task `celeriac.step`.
 
 Everything a step needs belongs to the executing process and is made there, after the fork: with the
 threads and solo pools that is the worker itself, with prefork each child.
@@ -6,61 +6,79 @@ threads and solo pools that is the worker itself, with prefork each child.
 
 import logging
 import os
-import signal
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable
 
-from celery import Celery, signals
+from celery import Celery
 from celery.exceptions import Reject
 
 from celeriac import model_loop
-from celeriac.agent import Agent
-from celeriac.errors import CeleriacError, DatabaseUnavailable
+from celeriac.errors import DatabaseUnavailable
 from celeriac.ids import RunId
-from celeriac.settings import Settings
 from celeriac_tasks.celery_app import STEP_TASK
 from celeriac_tasks.step import take_step
-from celeriac_tasks.watchdog import Watchdog
 from celeriac_tasks.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
 
 START_RETRY_SECONDS = 1.0
-DRAIN_POLL_SECONDS = 0.05
+NEVER_SECONDS = 365 * 86_400
+"""Celery's own limits would kill the process in the middle of a step: the agent has the limits."""
 
 
 class StepTask:
-    """Installs the task in a Celery application and follows the signals of its workers."""
+    """Installs the task in a Celery application; executes steps from `serve` until `stop`."""
 
-    def __init__(self, app: Celery, settings: Settings, agents: Mapping[str, Agent]) -> None:
-        self._app = app
-        self._settings = settings
-        self._agents = agents
-        self._process: WorkerProcess | None = None
-        self._watchdog: Watchdog | None = None
+    def __init__(self, app: Celery) -> None:
+        self.process: WorkerProcess | None = None
+        self.messages = 0  # being worked on, claimed or not
+        self.on_message: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
-        self._tasks = 0  # messages being worked on, claimed or not
-        self._prefork: Any = None  # the Celery worker whose children execute the steps
-        app.task(name=STEP_TASK, acks_late=True, ignore_result=True, shared=False)(self._step)
-        signals.worker_init.connect(self._worker_init, weak=False)
-        signals.worker_process_init.connect(self._worker_process_init, weak=False)
-        signals.worker_shutting_down.connect(self._worker_shutting_down, weak=False)
-        signals.worker_process_shutdown.connect(self._stop, weak=False)
-        signals.worker_shutdown.connect(self._stop, weak=False)
+        # Everything that the application could otherwise decide for all its tasks, and that a step
+        # needs in its own way (`celery_app` has the reasons).
+        app.task(
+            name=STEP_TASK,
+            shared=False,
+            acks_late=True,
+            reject_on_worker_lost=True,
+            ignore_result=True,
+            time_limit=NEVER_SECONDS,
+            soft_time_limit=NEVER_SECONDS,
+            rate_limit="0",
+        )(self._step)
+
+    def serve(self, process: WorkerProcess) -> None:
+        """Register this process, however long the database is away, and execute steps in it."""
+        while True:
+            try:
+                process.start()
+                break
+            except DatabaseUnavailable as error:
+                logger.warning("%s; trying again", error)
+                time.sleep(START_RETRY_SECONDS)
+        self.process = process
+        logger.info("worker %s executes steps", process.worker_id)
+
+    def stop(self) -> None:
+        """Say goodbye, if this process is one that serves."""
+        process, self.process = self.process, None
+        if process is not None and process.pid == os.getpid():
+            process.stop()
+            model_loop.close()
 
     def _step(self, run_id: str, step: int, unit: str = "") -> None:
-        process = self._process
+        process = self.process
         if process is None or process.pid != os.getpid():
-            raise Reject("this process executes no steps", requeue=True)
+            # Given back, it would come again and again for as long as the database is away. The
+            # scheduler publishes it after its backoff.
+            logger.warning("step %s:%s was not begun: not registered as a worker", run_id, step)
+            return
         if process.is_draining:
             raise Reject("this worker is shutting down", requeue=True)
         with self._lock:
-            self._tasks += 1
-        if self._watchdog is not None:
-            self._watchdog.note_message()
+            self.messages += 1
+        self.on_message()
         try:
             take_step(process, RunId(run_id), step)
         except DatabaseUnavailable as error:
@@ -68,99 +86,4 @@ class StepTask:
             logger.warning("step %s:%s was not begun: %s", run_id, step, error)
         finally:
             with self._lock:
-                self._tasks -= 1
-
-    def _worker_init(self, sender: Any, **_: Any) -> None:
-        if "prefork" not in str(sender.pool_cls):
-            self._start()
-            assert self._process is not None
-            self._watchdog = Watchdog(
-                self._app,
-                self._settings.queue_names,
-                has_free_slots=lambda: self._tasks < int(sender.concurrency or 1),
-                give_up=lambda: self._drain(exit_code=1),  # so that a supervisor restarts it
-            )
-            self._watchdog.start()
-        else:
-            self._prefork = sender
-
-    def _worker_process_init(self, **_: Any) -> None:
-        if self._process is None:  # prefork's child; with the solo pool it has been made already
-            self._start()
-            # A SIGTERM to the whole group reaches the children too: hand back, then go.
-            signal.signal(signal.SIGTERM, lambda *_: self._drain(exit_code=0))
-            # Our parent's word that the grace is over. (billiard takes SIGQUIT for itself.)
-            signal.signal(signal.SIGUSR2, lambda *_: self._drain(exit_code=0, grace_seconds=0.0))
-
-    def _start(self) -> None:
-        """Register, however long the database is away. Ends the process if it cannot work."""
-        try:
-            self._process = self._registered()
-        except Exception as error:
-            # Celery logs and forgets what a signal handler raises: the worker would look healthy.
-            logger.exception("this worker cannot execute steps")
-            raise SystemExit(1) from error
-        logger.info("worker %s executes steps", self._process.worker_id)
-
-    def _registered(self) -> WorkerProcess:
-        process = WorkerProcess(self._settings, self._app, self._agents)
-        while True:
-            try:
-                process.start()
-                return process
-            except DatabaseUnavailable as error:
-                logger.warning("%s; trying again", error)
-                time.sleep(START_RETRY_SECONDS)
-
-    def _worker_shutting_down(self, **_: Any) -> None:
-        if self._process is not None:
-            self._drain()
-        elif self._prefork is not None:
-            threading.Thread(target=self._end_children, daemon=True).start()
-
-    def _end_children(self) -> None:
-        """After the grace, tell prefork's children to hand back: Celery would wait for ever."""
-        time.sleep(self._settings.grace_seconds)
-        for pid in self._prefork.pool.info["processes"]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGUSR2)
-
-    def _drain(self, exit_code: int | None = None, grace_seconds: float | None = None) -> None:
-        """Take no new step, let those in flight finish for the grace period, then hand them back.
-
-        With an exit code the process then ends itself; without, Celery's warm shutdown ends it, if
-        no step is left that it would wait for. Called from signal handlers, so the work is done in
-        a thread: the interrupted code may hold the very locks that it needs.
-        """
-        process = self._process
-        if process is None or process.is_draining:
-            return
-        process.is_draining = True
-        if grace_seconds is None:
-            grace_seconds = self._settings.grace_seconds
-        threading.Thread(
-            target=self._finish, args=(process, exit_code, grace_seconds), daemon=True
-        ).start()
-
-    def _finish(self, process: WorkerProcess, exit_code: int | None, grace_seconds: float) -> None:
-        deadline = time.monotonic() + grace_seconds
-        while process.is_busy and time.monotonic() < deadline:
-            time.sleep(DRAIN_POLL_SECONDS)
-        if exit_code is None and not process.is_busy:
-            return
-        try:
-            process.stop()
-        except CeleriacError as error:
-            logger.warning("worker %s could not say goodbye: %s", process.worker_id, error)
-        finally:
-            # Threads that a tool or model call keeps busy would hold the process for ever.
-            os._exit(exit_code or 0)
-
-    def _stop(self, **_: Any) -> None:
-        process, self._process = self._process, None
-        if process is None or process.pid != os.getpid():
-            return
-        if self._watchdog is not None:
-            self._watchdog.stop()
-        process.stop()
-        model_loop.close()
+                self.messages -= 1

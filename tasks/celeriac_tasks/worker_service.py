@@ -9,8 +9,8 @@ from celeriac.settings import Settings
 from celeriac_storage.database import Database
 from celeriac_storage.schema import check_schema
 from celeriac_tasks.celery_app import make_app
+from celeriac_tasks.dedicated_worker import DedicatedWorker
 from celeriac_tasks.publisher import Publisher
-from celeriac_tasks.step_task import StepTask
 
 
 def run_worker(
@@ -28,7 +28,7 @@ def run_worker(
     database.close()
     Publisher(app).warm()
     app.close()  # nothing of ours may be open when prefork forks
-    StepTask(app, settings, agents)
+    DedicatedWorker(app, settings, agents)
     worker = app.Worker(
         hostname=f"celeriac-{os.getpid()}@{socket.gethostname()}",
         pool=settings.pool,

@@ -12,7 +12,7 @@ import redis
 from celeriac.ids import RunId
 from celeriac.reports import Run
 from celeriac.settings import load_settings
-from celeriac_tasks.celery_app import make_app
+from celeriac_tasks.celery_app import UNACKED_KEY, make_app
 from celeriac_tasks.publisher import Publisher
 from tests.crash import misbehaving
 from tests.crash.stack import STOCK, OrderDesk, count_killed
@@ -45,7 +45,7 @@ def deliver_again(desk: OrderDesk, run: Run) -> None:
     app.close()
     client = redis.Redis.from_url(desk.broker.url)
     eventually(
-        lambda: (client.llen(desk.broker.queue), client.hlen("unacked")),
+        lambda: (client.llen(desk.broker.queue), client.hlen(UNACKED_KEY)),
         until=lambda waiting: waiting == (0, 0),
         what="all messages taken and done with",
     )

@@ -1,0 +1,75 @@
+"""Fixtures: the wheel as it would be published, an environment that has nothing else of ours, and a
+project with a Celery application of its own in it.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from celeriac_storage.database import Database
+from tests.packaging.shop import Shop
+from tests.processes import ROOT, Processes
+from tests.servers import TestBroker, missing
+
+BUILD_SECONDS = 300
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents and "shop" in getattr(
+            item, "fixturenames", ()
+        ):
+            item.add_marker(pytest.mark.processes)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout, built once."""
+    folder = tmp_path_factory.mktemp("dist")
+    _uv("build", "--wheel", "--out-dir", str(folder), str(ROOT))
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` folder of an environment in which nothing but the wheel was installed."""
+    folder = tmp_path_factory.mktemp("installed") / "venv"
+    _uv("venv", "--python", sys.executable, str(folder))
+    _uv("pip", "install", "--python", str(folder / "bin/python"), str(wheel))
+    return folder / "bin"
+
+
+@pytest.fixture
+def shop(
+    environment: Path,
+    database: Database,
+    leased_broker: TestBroker,
+    processes: Processes,
+    tmp_path: Path,
+) -> Iterator[Shop]:
+    shop = Shop(environment, database, leased_broker, processes, tmp_path / "shop")
+    yield shop
+    shop.close()
+
+
+def _uv(*arguments: str) -> None:
+    program = shutil.which("uv") or str(ROOT / "build/uv/bin/uv")
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            cwd=ROOT.anchor,  # nothing of the checkout may be found by accident
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            capture_output=True,
+            text=True,
+            timeout=BUILD_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        missing("uv", error)
+    assert done.returncode == 0, f"uv {' '.join(arguments)}:\n{done.stderr}"
