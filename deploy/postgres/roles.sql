@@ -1,0 +1,25 @@
+-- The logins of an installation, for psql. Run it in Celeriac's database, before `celeriac migrate`,
+-- as a login that may create roles:
+--
+--     APP_PASSWORD=... psql postgresql://OWNER@HOST/DATABASE -f deploy/postgres/roles.sql
+--
+-- The owner of the database migrates it. Workers, schedulers and clients use `celeriac_app`: it may
+-- not change the history, nor any table's definition.
+
+\set ON_ERROR_STOP on
+\getenv password APP_PASSWORD
+BEGIN;  -- without the password nothing is made
+
+-- What it may do, `celeriac migrate` grants. Roles belong to the whole cluster, so another database's
+-- installation may have made it.
+SELECT 'CREATE ROLE celeriac_worker NOLOGIN'
+WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_worker') \gexec
+
+SELECT 'CREATE ROLE celeriac_app LOGIN'
+WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_app') \gexec
+ALTER ROLE celeriac_app PASSWORD :'password';
+GRANT celeriac_worker TO celeriac_app;
+
+-- The schemas of your own tables, which transactional tools write in the step's transaction.
+GRANT CREATE ON DATABASE :"DBNAME" TO celeriac_app;
+COMMIT;

@@ -1,0 +1,75 @@
+"""`deploy/postgres/roles.sql` where the owner of the database is an ordinary login."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from celeriac.errors import SchemaMismatch
+from celeriac_storage.database import Database
+from celeriac_storage.schema import check_schema, migrate
+from tests.crash.servers import postgres_cluster
+from tests.deploy.compose import ROOT
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def server_url() -> Iterator[str]:
+    """A server of the test's own: roles belong to a whole cluster."""
+    with postgres_cluster() as cluster:
+        with psycopg.connect(cluster.url, autocommit=True) as connection:
+            connection.execute("CREATE ROLE celeriac_owner LOGIN")
+            connection.execute("CREATE DATABASE celeriac OWNER celeriac_owner")
+        yield cluster.url.removesuffix("postgres")
+
+
+def run_script(server_url: str, **environment: str) -> int:
+    return subprocess.run(
+        ["psql", "--quiet", "--no-psqlrc", "-d", f"{server_url}celeriac",
+         "-f", ROOT / "deploy/postgres/roles.sql"],
+        env={**os.environ, **environment},
+        check=False,
+    ).returncode  # fmt: skip
+
+
+def login(server_url: str, name: str) -> Database:
+    return Database(f"{server_url}celeriac".replace("postgres@", f"{name}@"), connections=1)
+
+
+def test_an_owner_that_may_create_no_roles_grants_what_the_script_made(server_url: str) -> None:
+    assert run_script(server_url, APP_PASSWORD='it\'s "quoted"') == 0
+    owner, app = login(server_url, "celeriac_owner"), login(server_url, "celeriac_app")
+    with pytest.raises(SchemaMismatch, match="run `celeriac migrate`"):
+        check_schema(app)
+
+    migrate(owner)
+
+    check_schema(app)
+    with app.connect() as connection:
+        connection.exec_driver_sql("SELECT FROM celeriac.runs")
+        connection.exec_driver_sql("CREATE SCHEMA shop")
+    owner.close()
+    app.close()
+
+
+def test_the_script_can_be_run_again_and_changes_the_password(server_url: str) -> None:
+    stored = "SELECT rolpassword FROM pg_authid WHERE rolname = 'celeriac_app'"
+    passwords = []
+    for password in ("first", "second"):
+        assert run_script(server_url, APP_PASSWORD=password) == 0
+        with psycopg.connect(f"{server_url}celeriac") as connection:
+            passwords.append(connection.execute(stored).fetchone())
+
+    assert passwords[0] != passwords[1]
+
+
+def test_the_script_makes_no_login_without_a_password(server_url: str) -> None:
+    assert run_script(server_url) != 0
+    with psycopg.connect(f"{server_url}celeriac") as connection:
+        found = connection.execute(
+            "SELECT FROM pg_roles WHERE rolname = 'celeriac_app' AND rolcanlogin"
+        ).fetchone()
+    assert found is None
