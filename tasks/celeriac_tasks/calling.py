@@ -13,6 +13,7 @@ from celeriac.codec import JsonValue, stored_form
 from celeriac.context import ToolContext
 from celeriac.errors import InvalidArguments, ToolError
 from celeriac.secrets import redact
+from celeriac.states import EffectKind
 from celeriac.tools import Tool
 from celeriac_storage.database import ends_transaction
 
@@ -28,10 +29,12 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The tool raised. `is_definite`: it certainly changed nothing."""
+    """The tool raised. `is_definite`: it certainly changed nothing. `is_retried`: by its tool's
+    policy the call is worth another attempt."""
 
     error: dict[str, JsonValue]
     is_definite: bool
+    is_retried: bool = False
 
 
 Outcome = Returned | Raised
@@ -87,16 +90,30 @@ def _sorted(
     except InvalidArguments as error:
         return Raised(_error("invalid_arguments", str(error)), is_definite=True)
     except ToolError as error:
-        return Raised(_error("tool_error", str(error)), is_definite=True)
+        details = _error("tool_error", str(error))
+        return Raised(details, is_definite=True, is_retried=_is_retried(tool, error))
     except TimeoutError as error:
         said = str(error) or f"tool {tool.name} took longer than {tool.timeout_seconds:g} s"
-        return Raised(_error("timeout", said), is_definite=False)
+        return _indefinite(tool, "timeout", said, error)
     except concurrent.futures.CancelledError as error:
-        return Raised(_error(type(error).__name__, "the call was cancelled"), is_definite=False)
+        return _indefinite(tool, type(error).__name__, "the call was cancelled", error)
     except Exception as error:
         if passes(error):
             raise
-        return Raised(_error(type(error).__name__, str(error)), is_definite=False)
+        return _indefinite(tool, type(error).__name__, str(error), error)
+
+
+def _indefinite(tool: Tool[..., Any], kind: str, message: str, error: BaseException) -> Raised:
+    # Of a tool that changes nothing elsewhere the call is simply over.
+    is_definite = tool.effect is not EffectKind.EXTERNAL
+    return Raised(
+        _error(kind, message), is_definite, is_retried=is_definite and _is_retried(tool, error)
+    )
+
+
+def _is_retried(tool: Tool[..., Any], error: BaseException) -> bool:
+    retry = tool.recovery.retry
+    return retry is not None and isinstance(error, retry.on)
 
 
 def _run_in_thread(call: Callable[[], Any], tool: Tool[..., Any]) -> Any:

@@ -11,6 +11,7 @@ from celeriac.secrets import redact
 from celeriac_storage.database import IDLE_IN_TRANSACTION, sqlstate
 from celeriac_storage.steps import Committed, StepRecord
 from celeriac_tasks.acting import Acting, ToolFailed
+from celeriac_tasks.calling import Raised
 from celeriac_tasks.transition import Transition
 from celeriac_tasks.worker_process import WorkerProcess
 
@@ -43,7 +44,7 @@ def commit_with_tool(
                 with worker.active:
                     return deed, commit(connection, deed.record)
         except ToolFailed as failure:
-            failed = acting.failed(failure.error)
+            failed = acting.failed(failure.raised)
         except (DBAPIError, InvalidRequestError, psycopg.Error) as error:
             state = sqlstate(error)
             if state in _LOST_RACES and tries_left:
@@ -51,7 +52,8 @@ def commit_with_tool(
             is_ended = state in _ENDED_BY_TOOL or isinstance(error, InvalidRequestError)
             if has_returned and not is_ended:
                 raise  # the commit's own trouble, such as a full disk
-            failed = acting.failed(_explain(error, acting.tool_name))
+            tool = acting.effects[0].tool
+            failed = acting.failed(Raised(_explain(error, tool), is_definite=True))
         with worker.tool_database.begin() as connection, worker.active:
             return failed, commit(connection, failed.record)
     raise AssertionError("the last try returns or raises")

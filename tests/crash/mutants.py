@@ -4,14 +4,18 @@ Named in `CRASH_TEST_MUTANT`, they show that a scenario notices when the protect
 product itself has no such switch.
 """
 
+from typing import cast
 from uuid import uuid4
+
+from kombu.transport.redis import MultiChannelPoller
 
 from celeriac_scheduler.failover import Failover
 from celeriac_scheduler.redispatch import Redispatch
 from celeriac_storage import steps
 from celeriac_storage.verdicts import Suspect, Verdict
 from celeriac_tasks import acting
-from celeriac_tasks.acting import Acting
+from celeriac_tasks.external_call import ExternalCall
+from celeriac_tasks.watchdog import Watchdog
 
 
 def no_token_fence() -> None:
@@ -21,7 +25,7 @@ def no_token_fence() -> None:
 
 def no_in_flight_record() -> None:
     """An external call is made like one that only reads: nothing is written before it."""
-    Acting.call_external = Acting.read  # type: ignore[method-assign]
+    ExternalCall.make = lambda self: self._acting.read()  # type: ignore[method-assign]
 
 
 def no_effect_key() -> None:
@@ -47,6 +51,14 @@ def one_tick_verdict() -> None:
         return "lifeline" if suspect.is_lifeline_missing else None
 
     Failover._verdict = verdict  # type: ignore[method-assign]
+
+
+def a_consumer_that_misses_no_answer() -> None:
+    """Celery waits for ever on a connection that Redis knows nothing of, as with older kombus; and
+    the watchdog is one that a test can wait for."""
+    setattr(MultiChannelPoller, "maybe_check_brpop_health", _do_nothing)  # noqa: B010 - not in stubs
+    defaults = cast(dict[str, float], Watchdog.__init__.__kwdefaults__)
+    defaults |= {"check_seconds": 0.5, "silence_seconds": 3.0}
 
 
 def _do_nothing(self: Redispatch) -> None:

@@ -8,115 +8,28 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import Any
 
-import psycopg
 import pytest
-from psycopg.pq import TransactionStatus
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, text
 
 from celeriac import Agent, ToolContext, tool
 from celeriac.codec import dumps
-from celeriac.ids import CallId, RunId, ThreadId, call_id, new_run_id, new_thread_id
-from celeriac.messages import dump_message, user_message
+from celeriac.ids import call_id
 from celeriac.scripted import ScriptedModel, ToolCall, Turn, call
 from celeriac.secrets import forget_cached_secrets, register_secret
-from celeriac.settings import load_settings
-from celeriac.states import EffectKind, EffectState, RunStatus
+from celeriac.states import EffectKind, EffectState
 from celeriac.tools import Tool
-from celeriac_storage import starting
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
-from celeriac_storage.starting import NewRun
 from celeriac_tasks.acting import next_batch
-from celeriac_tasks.celery_app import make_app
-from celeriac_tasks.step import take_step
-from celeriac_tasks.worker_process import WorkerProcess
+from tests.worker_in_process import CONNECTIONS, Worker
 
-CONNECTIONS = 2
-FIRST_CALL = call_id(0, 0)
 AnyTool = Tool[..., Any]
 
 # With a delay, so that the answer comes through the model loop, as a provider's does.
 DONE = Turn(text="done", delay_seconds=0.001)
-
-
-class Worker:
-    """A worker in this process, its runs, and a table that its tools write to."""
-
-    def __init__(self, database_url: str, broker_url: str, agents: Sequence[Agent]) -> None:
-        settings = load_settings(
-            database_url=database_url,
-            broker_url=broker_url,
-            connections=CONNECTIONS,
-            active_steps=1,
-        )
-        self.process = WorkerProcess(
-            settings, make_app(settings), {agent.name: agent for agent in agents}
-        )
-        self.database = self.process.database
-
-    def start(self, agent: str) -> RunId:
-        run_id = new_run_id()
-        thread_id: ThreadId = new_thread_id()
-        with self.database.begin() as connection:
-            starting.start(
-                connection,
-                NewRun(
-                    run_id=run_id,
-                    agent=agent,
-                    input="hello",
-                    user_message=dump_message(user_message("hello")),
-                    limits={},
-                    thread_id=thread_id,
-                ),
-            )
-        return run_id
-
-    def step(self, run_id: RunId) -> None:
-        """In a thread, as with the threads pool: the main thread may be told to end."""
-        with ThreadPoolExecutor(1) as slot:
-            slot.submit(take_step, self.process, run_id, self.row(run_id).step).result()
-
-    def run(self, agent: str) -> RunId:
-        """A new run, taken as far as it goes."""
-        run_id = self.start(agent)
-        for _ in range(10):
-            self.step(run_id)
-            if self.row(run_id).status != RunStatus.QUEUED:
-                return run_id
-        raise AssertionError(f"the run is still queued: {self.row(run_id)}")
-
-    def row(self, run_id: RunId) -> Row[Any]:
-        return self._one("SELECT * FROM celeriac.runs WHERE run_id = %s", run_id)
-
-    def effect(self, run_id: RunId, call: CallId = FIRST_CALL) -> Row[Any]:
-        return self._one(
-            "SELECT * FROM celeriac.effects WHERE run_id = %s AND call_id = %s", run_id, call
-        )
-
-    def quantity(self) -> int:
-        return int(self._one("SELECT quantity FROM stock")[0])
-
-    def _one(self, query: str, *values: str) -> Row[Any]:
-        with self.database.connect() as connection:
-            return connection.exec_driver_sql(query, values).one()
-
-    def assert_connections_are_clean(self) -> None:
-        """All of the pool's at once, so that none is missed."""
-        with ExitStack() as stack:
-            for _ in range(CONNECTIONS):
-                connection = stack.enter_context(self.database.connect())
-                driver = connection.connection.driver_connection
-                assert isinstance(driver, psycopg.Connection)
-                assert driver.autocommit
-                assert driver.info.transaction_status is TransactionStatus.IDLE
-                limits = connection.exec_driver_sql(
-                    "SELECT current_setting('statement_timeout'), current_setting('lock_timeout')"
-                ).one()
-                assert tuple(limits) == ("0", "0"), "a tool's limits outlived its transaction"
 
 
 @pytest.fixture

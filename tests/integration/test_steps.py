@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError
 
@@ -533,7 +534,7 @@ def test_an_effect_that_is_not_as_the_step_found_it_stops_everything(hand: Hand)
     claim = hand.claim(run_id)
     before = written(hand.database)
 
-    with pytest.raises(DBAPIError) as refused:
+    with pytest.raises(psycopg.DatabaseError) as refused:
         hand.commit(claim, told("done", was=EffectState.IN_FLIGHT))
 
     assert sqlstate(refused.value) == "CE005"
@@ -548,7 +549,7 @@ def test_an_illegal_transition_of_an_effect_stops_everything(hand: Hand) -> None
     claim = hand.claim(run_id)
     before = written(hand.database)
 
-    with pytest.raises(DBAPIError) as refused:
+    with pytest.raises(psycopg.DatabaseError) as refused:
         hand.commit(claim, told("second", was=EffectState.COMMITTED))
 
     assert sqlstate(refused.value) == "CE002"
@@ -571,7 +572,7 @@ def test_a_record_that_breaks_a_constraint_leaves_nothing(hand: Hand, broken: St
     claim = hand.claim(run_id)
     before = written(hand.database)
 
-    with pytest.raises(DBAPIError):
+    with pytest.raises(psycopg.DatabaseError):
         hand.commit(claim, broken)
 
     assert written(hand.database) == before

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celeriac.backoff import DEFAULT_BACKOFF, NEVER, Backoff, backoff_for
+from celeriac.backoff import Backoff
+from celeriac.think_backoff import DEFAULT_BACKOFF, NEVER, backoff_for
 from celeriac.think_failure import ThinkFailure, ThinkFailureKind
 
 DOUBLING = Backoff(first_seconds=1.0, factor=2.0, cap_seconds=20.0, max_attempts=7)

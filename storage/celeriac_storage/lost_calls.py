@@ -1,0 +1,120 @@
+"""What is known of an external call whose outcome nobody saw, or saw too late.
+
+Recovery decides from these rows and from what the target says, never from memory.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from celeriac.codec import JsonValue, dumps
+from celeriac.ids import CallId, RunId
+from celeriac.states import EffectState
+from celeriac_storage.claims import Claim
+
+
+@dataclass(frozen=True, slots=True)
+class LostCall:
+    """The latest attempt at a call, as recovery finds it."""
+
+    looks: int  # how often its outcome was recorded as unknown
+    seconds_until_visible: float
+    """Until the call is certainly over and the target shows what it did; 0 or less: now."""
+    returned: JsonValue  # what the tool returned, if `has_returned`
+    has_returned: bool
+    reported: EffectState | None  # what its own worker said, after it had lost its claim
+    report: JsonValue  # with `reported`: the result, or the error
+
+
+_FIND = """
+    SELECT
+        count(*) FILTER (WHERE later.outcome = 'unknown'),
+        extract(epoch FROM CASE
+            -- The process that made the call lives on, and the call came back to it.
+            WHEN bool_or(later.evidence ? 'is_over') THEN min(later.at)
+            -- Its process is gone for certain. What it sent may still be on its way.
+            WHEN worker.verdict = 'lifeline' THEN worker.dead_at
+            WHEN worker.stopped_at IS NOT NULL THEN worker.stopped_at
+            -- It was silent, or is still there: it may be calling until its deadline.
+            ELSE started.deadline_at
+        END + make_interval(secs => %(visibility_seconds)s) - clock_timestamp())::float,
+        (array_agg(later.evidence -> 'returned') FILTER (WHERE later.evidence ? 'returned'))[1],
+        coalesce(bool_or(later.evidence ? 'returned'), false),
+        (array_agg(later.outcome) FILTER (WHERE later.outcome IN ('committed', 'failed')))[1],
+        (array_agg(later.evidence) FILTER (WHERE later.outcome IN ('committed', 'failed')))[1]
+    FROM celeriac.effect_attempts AS started
+    LEFT JOIN celeriac.workers AS worker USING (worker_id)
+    LEFT JOIN celeriac.effect_attempts AS later
+        ON (later.run_id, later.call_id, later.attempt)
+            = (started.run_id, started.call_id, started.attempt) AND later.entry > 0
+    WHERE started.run_id = %(run_id)s AND started.call_id = %(call_id)s
+        AND started.attempt = %(attempt)s AND started.entry = 0
+    GROUP BY started.deadline_at, worker.verdict, worker.dead_at, worker.stopped_at
+"""
+
+
+def find(
+    connection: Connection,
+    run_id: RunId,
+    call_id: CallId,
+    attempt: int,
+    visibility_seconds: float,
+) -> LostCall:
+    """What the rows say about the attempt, which has begun."""
+    row = connection.exec_driver_sql(
+        _FIND,
+        {
+            "run_id": run_id,
+            "call_id": call_id,
+            "attempt": attempt,
+            "visibility_seconds": visibility_seconds,
+        },
+    ).one()
+    looks, seconds, returned, has_returned, reported, evidence = row
+    state = None if reported is None else EffectState(reported)
+    report = None
+    if state is EffectState.COMMITTED:
+        report = evidence["result"]
+    elif state is EffectState.FAILED:
+        report = evidence["error"]
+    return LostCall(looks, seconds, returned, has_returned, state, report)
+
+
+def report(
+    connection: Connection,
+    claim: Claim,
+    call_id: CallId,
+    outcome: EffectState,
+    evidence: dict[str, JsonValue],
+) -> bool:
+    """Note what came of the attempt made under this claim, which is lost meanwhile; whether it was
+    news.
+
+    Facts only: no run and no effect moves. Whoever recovers the call finds the note; a run that
+    waits for a person because of it has to be woken (`resolving.go_on_with_report`).
+    """
+    # Two that write the next entry at once meet at the primary key; the loser's news is old.
+    row = connection.exec_driver_sql(
+        """
+        INSERT INTO celeriac.effect_attempts
+            (run_id, call_id, attempt, entry, token, worker_id, outcome, evidence)
+        SELECT run_id, call_id, attempt, (
+                SELECT max(entry) + 1 FROM celeriac.effect_attempts AS earlier
+                WHERE (earlier.run_id, earlier.call_id, earlier.attempt)
+                    = (started.run_id, started.call_id, started.attempt)
+            ), token, worker_id, %(outcome)s, %(evidence)s::jsonb
+        FROM celeriac.effect_attempts AS started
+        WHERE run_id = %(run_id)s AND call_id = %(call_id)s AND entry = 0 AND token = %(token)s
+        ON CONFLICT DO NOTHING
+        RETURNING entry
+        """,
+        {
+            "run_id": claim.run_id,
+            "call_id": call_id,
+            "token": UUID(claim.token),
+            "outcome": outcome.value,
+            "evidence": dumps(evidence),
+        },
+    ).fetchone()
+    return row is not None

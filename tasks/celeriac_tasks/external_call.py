@@ -1,0 +1,209 @@
+"""One external call: recorded before it is made, looked at when lost, never repeated blindly.
+
+begin      one statement: the attempt is in flight, before anybody calls anything
+call       outside any transaction, with the idempotency key, up to the tool's timeout
+verify     if the tool has one: what the target shows counts, not what the tool returned
+settle     by the step's commit, or by whoever recovers the attempt (`recovering`)
+"""
+
+from dataclasses import replace
+
+from celeriac.codec import JsonValue
+from celeriac.recovery import Done, Finding, NotDone, Unclear
+from celeriac.secrets import redact
+from celeriac.states import EffectState, Phase, RunStatus
+from celeriac.testpoints import reach
+from celeriac_storage import effects, lost_calls
+from celeriac_storage.claims import Claim
+from celeriac_storage.database import Database
+from celeriac_storage.effects import Effect
+from celeriac_storage.steps import Next, SettledEffect
+from celeriac_tasks.acting import Acting
+from celeriac_tasks.approving import authorized
+from celeriac_tasks.calling import Raised, Returned, call_in_time
+from celeriac_tasks.loaded_agent import LoadedAgent
+from celeriac_tasks.recovering import Ask, LookLater, SendAgain, Settle, decide
+from celeriac_tasks.transition import Transition
+
+Details = dict[str, JsonValue]
+
+
+class ExternalCall:
+    """The call of an act step whose tool changes something elsewhere."""
+
+    def __init__(
+        self, database: Database, loaded: LoadedAgent, claim: Claim, acting: Acting
+    ) -> None:
+        self._database = database
+        self._claim = claim
+        self._acting = acting
+        (self._effect,) = acting.effects
+        self._tool = loaded.tools[self._effect.tool]
+        self._recovery = self._tool.recovery
+
+    @staticmethod
+    def is_lost(effect: Effect) -> bool:
+        """Whether an attempt was begun whose outcome is not known."""
+        return effect.state in (EffectState.IN_FLIGHT, EffectState.UNKNOWN)
+
+    def make(self) -> Transition:
+        """Record the attempt, make the call, and say what came of it.
+
+        Raises `Fenced`, `RequestsChanged` or `ApprovalLost` before the call is made.
+        """
+        step = self._claim.step
+        reach("act.before_in_flight", step)
+        with authorized(self._database, self._claim, self._tool, self._effect) as (
+            connection,
+            decision,
+        ):
+            attempt = effects.begin_attempt(
+                connection,
+                self._claim,
+                self._effect.call_id,
+                self._tool.timeout_seconds,
+                None if decision is None else (decision.approval_id, decision.version),
+            )
+        context = replace(
+            self._acting.context(self._effect, self._tool),
+            attempt=attempt.attempt,
+            deadline=attempt.deadline_at,
+        )
+        reach("act.before_call", step)
+        outcome = call_in_time(self._tool, context, self._effect.arguments)
+        reach("act.after_call", step)
+        begun = replace(self._effect, state=EffectState.IN_FLIGHT, attempt=attempt.attempt)
+        if isinstance(outcome, Returned):
+            return self._verified(begun, outcome)
+        if outcome.is_retried and (again := self._acting.again(begun, outcome)) is not None:
+            return again
+        if outcome.is_definite:
+            settled = self._acting.settled(begun, outcome)
+            return self._acting.done([replace(settled, is_attempt=True)])
+        return self._lost(begun, outcome)
+
+    def recover(self) -> Transition:
+        """Find out what came of an attempt whose outcome is not known, and go on from there."""
+        effect = self._effect
+        message = f"the worker of attempt {effect.attempt} was lost during the call"
+        why: Details = {"kind": "worker_lost", "message": message}
+        if effect.state is EffectState.UNKNOWN and effect.error is not None:
+            why = effect.error
+        return self._decided(effect, why)
+
+    def _verified(self, begun: Effect, outcome: Returned) -> Transition:
+        """The tool says that it worked. If it can be checked, what the target shows counts."""
+        settled = replace(self._acting.settled(begun, outcome), is_attempt=True)
+        if self._recovery.verify is None:
+            return self._acting.done([settled])
+        finding = self._look()
+        reach("act.after_verify", self._claim.step)
+        match finding:
+            case Done():
+                return self._acting.done([replace(settled, evidence={"verified": True})])
+            case NotDone():
+                message = "the tool said that it worked, but the target does not show it yet"
+            case Unclear(unclear):
+                message = f"the tool said that it worked, but the target cannot tell: {unclear}"
+        why: Details = {"kind": "unverified", "message": message}
+        return self._look_later(
+            begun,
+            LookLater(self._recovery.visibility_seconds, message),
+            {**why, "is_over": True, "returned": outcome.result},
+            why,
+        )
+
+    def _lost(self, begun: Effect, outcome: Raised) -> Transition:
+        """The call came to no good end here, so it may have taken effect or not."""
+        evidence = dict(outcome.error)
+        if outcome.error["kind"] != "timeout":  # a call that timed out may be going on
+            evidence["is_over"] = True
+        message = str(outcome.error["message"])
+        if self._recovery.is_for_people:
+            return self._ask(begun, Ask(EffectState.UNKNOWN, message), evidence)
+        wait = LookLater(self._recovery.visibility_seconds, message)
+        return self._look_later(begun, wait, evidence, outcome.error)
+
+    def _decided(self, effect: Effect, why: Details) -> Transition:
+        with self._database.connect() as connection:
+            lost = lost_calls.find(
+                connection,
+                self._claim.run_id,
+                effect.call_id,
+                effect.attempt,
+                self._recovery.visibility_seconds,
+            )
+        decision = decide(self._recovery, effect.attempt, lost, self._look, str(why["message"]))
+        reach("act.after_recovery", self._claim.step)
+        match decision:
+            case Settle(state, result, error):
+                outcome = Returned(result) if error is None else Raised(error, is_definite=True)
+                settled = replace(
+                    self._acting.settled(effect, outcome),
+                    state=state,
+                    is_attempt=True,
+                    evidence={"recovered": why},
+                )
+                return self._acting.done([settled])
+            case SendAgain(reason):
+                not_done = SettledEffect(
+                    effect.call_id,
+                    effect.state,
+                    EffectState.NOT_DONE,
+                    is_attempt=True,
+                    evidence={"message": reason},
+                )
+                return self._acting.stay(Next.queued(Phase.WAITING_TOOL), "sent_again", [not_done])
+            case LookLater():
+                return self._look_later(effect, decision, {**why, "message": decision.why}, why)
+            case Ask():
+                return self._ask(effect, decision, {**why, "message": decision.why})
+
+    def _look(self) -> Finding:
+        context = self._acting.context(self._effect, self._tool)
+        context = replace(context, attempt=max(1, self._effect.attempt))
+        try:
+            arguments = self._tool.call_arguments(self._effect.arguments)
+            return self._recovery.look(context, arguments)
+        except Exception as error:  # noqa: BLE001 - a target that cannot be asked cannot tell
+            return Unclear(redact(f"{type(error).__name__}: {error}"))
+
+    def _look_later(
+        self, effect: Effect, decision: LookLater, evidence: Details, why: Details
+    ) -> Transition:
+        unknown = SettledEffect(
+            effect.call_id,
+            effect.state,
+            EffectState.UNKNOWN,
+            error=why,
+            is_attempt=True,
+            evidence=evidence,
+        )
+        pause = Next(
+            RunStatus.PAUSED,
+            Phase.WAITING_TIMER,
+            resume_phase=Phase.WAITING_TOOL,
+            wake_after_seconds=decision.seconds,
+        )
+        return self._acting.stay(pause, "outcome_unknown", [unknown])
+
+    def _ask(self, effect: Effect, ask: Ask, evidence: Details) -> Transition:
+        run_id, call_id = self._claim.run_id, effect.call_id
+        told = (
+            f"{ask.why}. Look at the target, then say `celeriac resolve {run_id} {call_id} "
+            "--committed JSON` or `--not-done`"
+        )
+        called = f"{effect.tool} (call {call_id}, attempt {effect.attempt})"
+        if ask.state is EffectState.KNOWN_BAD:
+            kind, message = "known_bad_effect", f"{called} did not do what it reported: {told}"
+        else:
+            kind, message = "unknown_effect", f"the outcome of {called} is unknown: {told}"
+        settled = SettledEffect(
+            call_id,
+            effect.state,
+            ask.state,
+            error={"kind": str(evidence["kind"]), "message": ask.why},
+            is_attempt=True,
+            evidence=evidence,
+        )
+        return self._acting.attention({"kind": kind, "message": message}, [settled])

@@ -1,0 +1,107 @@
+"""Deciding what to do about an external call whose outcome nobody saw.
+
+From the stored rows (`LostCall`) and from what the target says, by the tool's own declaration, and
+from nothing else: any worker that recovers the same rows decides the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from celeriac.codec import JsonValue
+from celeriac.recovery import (
+    LOOK_BACKOFF,
+    MAX_LOOKS,
+    MAX_SENDS,
+    Done,
+    Finding,
+    NotDone,
+    Recovery,
+    Unclear,
+)
+from celeriac.states import EffectState
+from celeriac_storage.lost_calls import LostCall
+
+Details = dict[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """It is known: `committed` with a result, or `failed` with an error."""
+
+    state: EffectState
+    result: JsonValue = None
+    error: Details | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendAgain:
+    """It is not done, or the target does things once per key: the same key once more."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LookLater:
+    """Nothing can be said before so many seconds have passed."""
+
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Only a person can tell: the call is `unknown`, or `known_bad`."""
+
+    state: EffectState
+    why: str
+
+
+Decision = Settle | SendAgain | LookLater | Ask
+
+
+def decide(
+    recovery: Recovery, attempt: int, lost: LostCall, look: Callable[[], Finding], why: str
+) -> Decision:
+    """What to do about attempt number `attempt`; `why` says how its outcome got lost.
+
+    `look` asks the target, and is called only when its answer can be trusted: when the call is
+    certainly over and the target has had its time to show what it did.
+    """
+    if lost.reported is EffectState.COMMITTED:
+        return Settle(EffectState.COMMITTED, lost.report)
+    if lost.reported is EffectState.FAILED:
+        assert isinstance(lost.report, dict)
+        return Settle(EffectState.FAILED, error=lost.report)
+    if recovery.is_for_people:
+        return Ask(EffectState.UNKNOWN, why)
+    if lost.seconds_until_visible > 0:
+        return LookLater(lost.seconds_until_visible, why)
+    if recovery.verify is None:
+        return _resend(attempt, why)
+    match look():
+        case Done(result):
+            return Settle(EffectState.COMMITTED, lost.returned if result is None else result)
+        case NotDone() if lost.has_returned:
+            message = "the tool said that it worked, but the target does not show it"
+            return Ask(EffectState.KNOWN_BAD, message)
+        case NotDone() if attempt >= MAX_SENDS:
+            message = f"{why}; the target says that it was not done, after {attempt} attempts"
+            return Settle(EffectState.FAILED, error={"kind": "not_done", "message": message})
+        case NotDone():
+            return SendAgain("the target says that it was not done")
+        case Unclear(unclear):
+            return _unclear(recovery, attempt, lost, f"{why}; the target cannot tell: {unclear}")
+
+
+def _unclear(recovery: Recovery, attempt: int, lost: LostCall, why: str) -> Decision:
+    if recovery.on_unknown == "resend":
+        return _resend(attempt, why)
+    if recovery.on_unknown == "verify" and lost.looks < MAX_LOOKS:
+        return LookLater(LOOK_BACKOFF.delay_seconds(max(1, lost.looks)), why)
+    return Ask(EffectState.UNKNOWN, why)
+
+
+def _resend(attempt: int, why: str) -> Decision:
+    if attempt >= MAX_SENDS:
+        return Ask(EffectState.UNKNOWN, f"{why}; {attempt} attempts were made with the same key")
+    return SendAgain(why)
