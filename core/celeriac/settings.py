@@ -30,6 +30,10 @@ class Settings(BaseSettings):
     broker_url: SecretStr | None = Field(
         default=None, description="redis://host:port/number or amqp://user:password@host:port/vhost"
     )
+    data: str = Field(
+        default=".celeriac",
+        description="folder of the stack that `celeriac up` runs, where commands find it",
+    )
     agents: str = Field(
         default="", description="modules or .py files that hold agents, comma-separated"
     )
@@ -56,6 +60,10 @@ class Settings(BaseSettings):
     )
     task_events: bool = Field(
         default=True, description="send Celery's task events, which Flower shows; costs throughput"
+    )
+    flower_auth: SecretStr | None = Field(
+        default=None,
+        description="who may see Flower, as USER:PASSWORD; needed unless it listens on loopback",
     )
 
     lease_seconds: float = Field(
@@ -102,6 +110,15 @@ class Settings(BaseSettings):
     @classmethod
     def _is_broker(cls, value: SecretStr | None) -> SecretStr | None:
         return _with_scheme(value, ("redis", "rediss", "amqp", "amqps", "pyamqp"))
+
+    @field_validator("flower_auth")
+    @classmethod
+    def _is_user_and_password(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            secret = value.get_secret_value()
+            if not all(secret.partition(":")) or not secret.isascii():
+                raise ValueError("must be USER:PASSWORD in ASCII")
+        return value
 
     @field_validator("queues")
     @classmethod

@@ -1,12 +1,17 @@
-"""Where a command finds the servers and the agents: the global options, else the environment."""
+"""Where a command finds the servers and the agents.
+
+The global options say it, else the environment, else the stack that runs in the data folder.
+"""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from celeriac.cli.group import WrongUsage
 from celeriac.errors import InvalidInput
+from celeriac.stack.description import DESCRIPTION, is_running, read_description
 
 if TYPE_CHECKING:
     from celeriac.client import Client
@@ -19,19 +24,26 @@ class Environment:
 
     database_url: str | None = None
     broker_url: str | None = None
+    data: str | None = None
     agents: str | None = None
 
     def settings(self, **given: object) -> "Settings":
-        """All settings: `given` and the global options first, then `CELERIAC_*`.
+        """All settings: `given` and the global options first, then `CELERIAC_*`, then the servers
+        of the stack that runs in the data folder.
 
-        Raises `WrongUsage`.
+        Raises `WrongUsage`, and `StackFailed` if the stack's description cannot be read.
         """
+        return _with_servers_of_stack(self.named_settings(**given))
+
+    def named_settings(self, **given: object) -> "Settings":
+        """The same without the stack's servers. Raises `WrongUsage`."""
         from celeriac.settings import load_settings
 
         try:
             return load_settings(
                 database_url=self.database_url,
                 broker_url=self.broker_url,
+                data=self.data,
                 agents=self.agents,
                 **given,
             )
@@ -57,7 +69,8 @@ def database_url(settings: "Settings") -> str:
     """The database's URL. Raises `WrongUsage` if none was given."""
     if settings.database_url is None:
         raise WrongUsage(
-            "no database was named: set CELERIAC_DATABASE_URL or give --database-url, for example "
+            f"no database was named, and {_no_stack(settings)}: start one with `celeriac up`, or "
+            "set CELERIAC_DATABASE_URL or give --database-url, for example "
             "postgresql://user:password@host:5432/name"
         )
     return settings.database_url.get_secret_value()
@@ -66,8 +79,47 @@ def database_url(settings: "Settings") -> str:
 def require_servers(settings: "Settings") -> None:
     """Raise `WrongUsage` unless both a database and a broker were named."""
     database_url(settings)
+    require_broker(settings)
+
+
+def require_broker(settings: "Settings") -> None:
+    """Raise `WrongUsage` unless a broker was named."""
     if settings.broker_url is None:
         raise WrongUsage(
             "no broker was named: set CELERIAC_BROKER_URL or give --broker-url, for example "
             "redis://host:6379/0 or amqp://user:password@host:5672//"
         )
+
+
+def _with_servers_of_stack(settings: "Settings") -> "Settings":
+    """What was not named is filled in from a running stack, unless what was named is not its own:
+    a message for one database must never wait in another's broker."""
+    database, broker = settings.database_url, settings.broker_url
+    data = Path(settings.data)
+    if database and broker:
+        return settings
+    stack = read_description(data)
+    if stack is None or not is_running(data):
+        return settings
+    if database and database.get_secret_value() != stack.database_url:
+        return settings
+    if broker and broker.get_secret_value() != stack.broker_url:
+        return settings
+    from pydantic import SecretStr
+
+    return settings.model_copy(
+        update={
+            "database_url": SecretStr(stack.database_url),
+            "broker_url": SecretStr(stack.broker_url),
+            "database_direct_url": settings.database_direct_url if database else None,
+        }
+    )
+
+
+def _no_stack(settings: "Settings") -> str:
+    data = Path(settings.data)
+    if is_running(data):
+        return f"the stack in {data} is not ready yet"
+    if (data / DESCRIPTION).exists():
+        return f"the stack in {data} does not run any more, it was killed"
+    return f"no stack runs in {data}"

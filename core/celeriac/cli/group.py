@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from celeriac.errors import CeleriacError
 
-GLOBAL_OPTIONS = ("--database-url", "--broker-url", "--agents")
+GLOBAL_OPTIONS = ("--database-url", "--broker-url", "--data", "--agents")
 
 
 class WrongUsage(typer.TyperException):
