@@ -3,12 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from pathlib import Path
 
 import pytest
 
 from celeriac import errors
-from celeriac.backoff import DEFAULT_BACKOFF
 from celeriac.cli.main import app
 from celeriac.settings import Settings
 from celeriac.states import (
@@ -18,14 +16,12 @@ from celeriac.states import (
     EffectState,
     RunStatus,
 )
+from celeriac.think_backoff import DEFAULT_BACKOFF
 from celeriac.think_failure import ThinkFailureKind
+from tests.docs.pages import PAGES, ROOT
+from tests.docs.settings_page import table, table_of_page
 
-ROOT = Path(__file__).parents[2]
 SOURCES = [ROOT / name for name in ("core", "storage", "tasks", "scheduler")]
-PAGES = sorted(
-    path.relative_to(ROOT).as_posix()
-    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "examples/README.md"]
-)
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 ARROW = re.compile(r"^ *(\[\*\]|\w+) --> (\[\*\]|\w+)", re.MULTILINE)
@@ -93,18 +89,7 @@ def test_every_page_is_listed_in_the_readme() -> None:
 
 
 def test_the_settings_page_repeats_the_settings() -> None:
-    expected = [
-        [
-            f"`CELERIAC_{name.upper()}`",
-            "" if field.default in (None, "") else f"`{field.default}`",
-            field.description,
-        ]
-        for name, field in Settings.model_fields.items()
-    ]
-
-    found = [row for row in rows(page("docs/settings.md")) if row[0].startswith("`CELERIAC_")]
-
-    assert found == expected
+    assert table_of_page() == table(), "run: python -m tests.docs.settings_page"
 
 
 def test_no_page_names_a_setting_that_does_not_exist() -> None:
