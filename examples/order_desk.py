@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Annotated, Any
 
-import httpx
+import httpx2
 from pydantic import BaseModel, Field
 from pydantic_ai.messages import ModelMessage, ToolReturnPart, UserPromptPart
 from sqlalchemy import Connection, Engine, Row, create_engine, make_url, text
@@ -27,7 +27,7 @@ from celeriac.scripted import ScriptedModel, Turn, call, say
 
 NOTIFY_URL = "http://127.0.0.1:8025"  # unless ORDER_DESK_NOTIFY_URL is set
 NOTIFY_TIMEOUT_SECONDS = 5.0  # to connect, and again to answer; far below the tool's own timeout
-NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol)
+NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol)
 TRIES = 3  # until the script gives up on calls that fail; a failed call has changed nothing
 
 Code = Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -108,7 +108,7 @@ def notify_shipped(
         # order has another `ctx.idempotency_key`, which would tell the customer a second time.
         with _business_tables().begin() as connection:
             key = _log_entry(connection, ctx, order).idempotency_key
-        answer = httpx.post(
+        answer = httpx2.post(
             f"{url}/notifications",
             json=order,
             headers={"Idempotency-Key": key},
@@ -236,8 +236,10 @@ INSERT INTO order_desk.stock VALUES ('A-7', 10) ON CONFLICT DO NOTHING;
 
 def prepare(database_url: str) -> None:
     """Create the business tables and put ten A-7 on the shelf; what is there already stays."""
-    with _engine(database_url).begin() as connection:
+    engine = _engine(database_url)
+    with engine.begin() as connection:
         connection.exec_driver_sql(TABLES)
+    engine.dispose()  # its sessions; the tools open new ones
 
 
 if __name__ == "__main__":

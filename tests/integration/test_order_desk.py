@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pydantic_ai.messages import ModelMessage
 from sqlalchemy import Connection, event
@@ -351,7 +351,7 @@ def test_an_order_whose_first_notification_failed_can_still_be_notified(
 # features: 002-20
 def test_a_dropped_answer_is_no_definite_failure(service: NotificationService) -> None:
     service.misbehave(drop_response=True)
-    with pytest.raises(httpx.RemoteProtocolError):
+    with pytest.raises(httpx2.RemoteProtocolError):
         notify()
     assert len(service.deliveries) == 1
 
@@ -362,7 +362,7 @@ def test_a_late_answer_is_no_definite_failure(
 ) -> None:
     monkeypatch.setattr(desk, "NOTIFY_TIMEOUT_SECONDS", 0.2)
     service.misbehave(delay_seconds=1.0)
-    with pytest.raises(httpx.ReadTimeout):
+    with pytest.raises(httpx2.ReadTimeout):
         notify()
     assert len(service.deliveries) == 1
 
@@ -393,9 +393,9 @@ def test_the_ledger_survives_the_service(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.sqlite3"
     headers = {"Idempotency-Key": "k1"}
     with notification_service(ledger) as service:
-        httpx.post(f"{service.address}/notifications", json=ORDER, headers=headers)
+        httpx2.post(f"{service.address}/notifications", json=ORDER, headers=headers)
     with notification_service(ledger) as service:
-        again = httpx.post(f"{service.address}/notifications", json=ORDER, headers=headers)
+        again = httpx2.post(f"{service.address}/notifications", json=ORDER, headers=headers)
         assert again.json()["replayed"] is True
         assert service.deliveries == [("k1", ORDER)]
 

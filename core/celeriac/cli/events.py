@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from celeriac.cli.environment import environment
-from celeriac.cli.output import AsJson, RunArgument, brief, clock, console, print_json
+from celeriac.cli.output import AsJson, RunArgument, console, print_json
 
 
 def events(
@@ -18,11 +18,16 @@ def events(
     as_json: AsJson = False,
 ) -> None:
     """Print a run's history, which has no gap and never changes."""
-    out = console()
     with environment(context).client() as client:
-        for event in client.events(run_id, after, follow=follow):
-            if as_json:
+        if as_json:
+            for event in client.events(run_id, after, follow=follow):
                 print_json(event)
-            else:
-                data = brief(dict(event.data), 140)
-                out.print(f"{event.seq:>5}  {clock(event.at)}  {event.type:<20} {data}")
+            return
+        from celeriac.cli.timeline import event_line, follow_events
+
+        if follow:
+            follow_events(client, run_id, after)
+            return
+        out = console()
+        for event in client.events(run_id, after):
+            out.print(event_line(event))

@@ -57,15 +57,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     console().print(table(columns, listed) if listed else empty)
 
 
-def console() -> "Console":
+def console(*, to_stderr: bool = False) -> "Console":
     """A console on standard output that takes what it prints as it is: data is no markup."""
     from rich.console import Console
 
+    stream = sys.stderr if to_stderr else sys.stdout
     return Console(
+        stderr=to_stderr,
         highlight=False,
         markup=False,
         emoji=False,
-        width=None if sys.stdout.isatty() else PIPED_WIDTH,
+        width=None if stream.isatty() else PIPED_WIDTH,
     )
 
 

@@ -8,7 +8,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from celeriac.cli.output import STYLES, brief, console, time_of_day
+from celeriac.cli.output import STYLES, brief, clock, console, time_of_day
 
 if TYPE_CHECKING:
     from celeriac.client import Client
@@ -24,7 +24,7 @@ def follow(client: "Client", run_id: str) -> "Run":
     with Live(console=console(), refresh_per_second=8, transient=True) as live:
         for run in client.watch(run_id):
             events = list(client.events(run_id, events_told))
-            for _, line in _in_order(run.steps[steps_told:], events):
+            for _, line in in_order(run.steps[steps_told:], events):
                 live.console.print(line)
             steps_told = len(run.steps)
             events_told = events[-1].seq if events else events_told
@@ -34,7 +34,28 @@ def follow(client: "Client", run_id: str) -> "Run":
     return last
 
 
-def _in_order(steps: "Sequence[Step]", events: "Sequence[Event]") -> list[Line]:
+def follow_events(client: "Client", run_id: str, after: int) -> None:
+    """Print the run's events after `after` as they come, up to the last, and where it stands."""
+    with Live(console=console(), refresh_per_second=8, transient=True) as live:
+        for event in client.events(run_id, after, follow=True):
+            live.console.print(event_line(event))
+            live.update(_state(client.get(run_id)))
+
+
+def event_line(event: "Event") -> Text:
+    """An event with its number, time, type and data."""
+    style = "bold red" if event.type in _TROUBLE else STYLES.get(_state_of(event), "")
+    return Text.assemble(
+        f"{event.seq:>5}  ",
+        (clock(event.at), "dim"),
+        "  ",
+        (f"{event.type:<20}", style),
+        f" {brief(dict(event.data), 140)}",
+    )
+
+
+def in_order(steps: "Sequence[Step]", events: "Sequence[Event]") -> list[Line]:
+    """Steps and events as lines of text, each with its moment, oldest first."""
     lines = [(step.committed_at, _step_line(step)) for step in steps]
     for event in events:
         words = event_words(event)
