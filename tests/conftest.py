@@ -8,12 +8,15 @@ broker_url, queue   an empty broker; `@pytest.mark.parametrize("broker", ["redis
 processes           starts workers and schedulers on both; their output is shown on failure
 """
 
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from celeriac_storage.database import Database
+from tests import embedded
 from tests.processes import Processes
 from tests.servers import (
     BrokerKind,
@@ -21,9 +24,34 @@ from tests.servers import (
     TestBroker,
     default_broker_kind,
     lease_broker,
+    uses_system_servers,
 )
 
 SHOWN_OUTPUT_CHARACTERS = 8000
+
+EMBEDDED_SERVERS = pytest.StashKey[embedded.EmbeddedServers]()
+
+# A test fails for what it finds, not for how long a busy machine takes to find it. The rest is
+# Hypothesis's own profile: in CI the one without chance.
+hypothesis.settings.register_profile(
+    "celeriac", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("celeriac")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Set already in xdist's workers, and in a pytest that a test starts: those share ours.
+    if not uses_system_servers() and embedded.VARIABLE not in os.environ:
+        config.stash[EMBEDDED_SERVERS] = embedded.EmbeddedServers()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if (servers := config.stash.get(EMBEDDED_SERVERS, None)) is not None:
+        servers.close()
+
+
+def pytest_report_header() -> str:
+    return f"servers: {'system' if uses_system_servers() else 'embedded'}"
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
 """The servers that tests run on, and a database, a broker and a queue for each test alone.
 
 Where they are: `CELERIAC_TEST_DATABASE_URL` (a login that may create databases) and
-`CELERIAC_TEST_BROKER_URL` (redis:// or amqp://), else the usual local ports.
+`CELERIAC_TEST_BROKER_URL` (redis:// or amqp://); else, with `CELERIAC_TEST_SERVERS=system`, at the
+usual local ports; else the run starts its own (`tests.embedded`). RabbitMQ is never embedded.
 """
 
 import fcntl
@@ -22,22 +23,53 @@ from kombu import Connection as BrokerConnection
 from kombu import Queue
 from psycopg import sql
 
+from celeriac.errors import StackFailed
 from celeriac.ids import DEFAULT_QUEUE
 from celeriac_storage.database import Database, driver_url, libpq_url
 from celeriac_storage.schema import migrate
+from tests.embedded import Urls, embedded_urls
 from tests.waiting import eventually
 
 BrokerKind = Literal["redis", "amqp"]
 
-_DATABASE_SERVER = "postgresql://postgres@127.0.0.1:5432/postgres"
-_BROKER_SERVERS: dict[BrokerKind, str] = {
-    "redis": "redis://127.0.0.1:6379",
-    "amqp": "amqp://guest:guest@127.0.0.1:5672//",
-}
+_SYSTEM_DATABASE = "postgresql://postgres@127.0.0.1:5432/postgres"
+_SYSTEM_REDIS = "redis://127.0.0.1:6379"
+_SYSTEM_RABBITMQ = "amqp://guest:guest@127.0.0.1:5672//"
 # Number 0 is where a developer's own data lies.
 _REDIS_NUMBERS = range(1, 16)
 _SESSION = f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}_{os.getpid()}"
 _serial = count()
+
+
+def uses_system_servers() -> bool:
+    """Whether the tests run on what the system has installed, instead of the embedded servers."""
+    chosen = os.environ.get("CELERIAC_TEST_SERVERS") or "embedded"
+    if chosen not in ("embedded", "system"):
+        raise pytest.UsageError(
+            f"CELERIAC_TEST_SERVERS is {chosen}: it must be embedded (the default) or system"
+        )
+    return chosen == "system"
+
+
+def database_server_url() -> str:
+    if url := os.environ.get("CELERIAC_TEST_DATABASE_URL"):
+        return url
+    return _SYSTEM_DATABASE if uses_system_servers() else _embedded("PostgreSQL").database
+
+
+def broker_server_url(kind: BrokerKind) -> str:
+    if kind == default_broker_kind() and (url := os.environ.get("CELERIAC_TEST_BROKER_URL")):
+        return url
+    if kind == "amqp":
+        return _SYSTEM_RABBITMQ
+    return _SYSTEM_REDIS if uses_system_servers() else _embedded("Redis").broker
+
+
+def _embedded(server: str) -> Urls:
+    try:
+        return embedded_urls()
+    except StackFailed as error:
+        missing(f"the embedded {server}", error)
 
 
 def missing(server: str, error: Exception) -> NoReturn:
@@ -61,7 +93,7 @@ class DatabaseServer:
     _PREFIX = "celeriac_test_"
 
     def __init__(self) -> None:
-        self._url = os.environ.get("CELERIAC_TEST_DATABASE_URL", _DATABASE_SERVER)
+        self._url = database_server_url()
         self._prefix = f"{self._PREFIX}{_SESSION}_"
         try:
             self._session = psycopg.connect(
@@ -159,16 +191,14 @@ class TestBroker:
 
 def default_broker_kind() -> BrokerKind:
     """The kind of the broker in `CELERIAC_TEST_BROKER_URL`, else Redis."""
-    url = os.environ.get("CELERIAC_TEST_BROKER_URL", _BROKER_SERVERS["redis"])
+    url = os.environ.get("CELERIAC_TEST_BROKER_URL") or "redis:"
     return "redis" if url.startswith("redis") else "amqp"
 
 
 @contextmanager
 def lease_broker(kind: BrokerKind) -> Iterator[TestBroker]:
     """An empty broker, emptied again afterwards."""
-    server = _BROKER_SERVERS[kind]
-    if kind == default_broker_kind():
-        server = os.environ.get("CELERIAC_TEST_BROKER_URL", server)
+    server = broker_server_url(kind)
     with _redis(server) if kind == "redis" else _amqp(server) as broker:
         yield broker
 
@@ -221,7 +251,7 @@ def _amqp(server: str) -> Iterator[TestBroker]:
         with BrokerConnection(server, connect_timeout=5) as connection:
             connection.connect()
     except OSError as error:
-        missing("RabbitMQ", error)
+        missing("RabbitMQ, which is never embedded,", error)
     yield TestBroker("amqp", server, queue)
     with BrokerConnection(server, connect_timeout=5) as connection:
         # Deleting a queue that was never declared is no error on RabbitMQ.

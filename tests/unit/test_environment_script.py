@@ -124,6 +124,16 @@ def test_the_tests_environment_serves_the_demo_and_not_the_other_way(checkout: P
     assert again == ""
 
 
+def test_the_demo_never_takes_the_tools_for_the_tests_away(checkout: Path) -> None:
+    make(checkout)
+    lock = checkout / "uv.lock"
+    lock.write_text(lock.read_text() + "\n# changed\n")
+
+    make(checkout, "--runtime")
+
+    assert (checkout / ".venv/made-from").read_text().splitlines()[0] == "all"
+
+
 def test_a_half_made_environment_is_made_anew(checkout: Path) -> None:
     killed = 'mkdir -p .venv/bin && touch .venv/half && kill -9 "$PPID"\n'
     bring_uv(checkout, killed)

@@ -23,7 +23,9 @@ from celeriac.stack.remains import are_gone
 from celeriac.stack.service import Program
 
 NAME = "postgres"
-LOGIN = "celeriac"  # also the database's name
+DATABASE = "celeriac"
+LOGIN = "celeriac_owner"
+"""Not the name of our schema: what a login's own tables would go to is the schema of its name."""
 INITDB_SECONDS = 120.0
 CONNECT_SECONDS = 2
 
@@ -65,7 +67,7 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        return self._url(LOGIN)
+        return self._url(DATABASE)
 
     @property
     def program(self) -> Program:
@@ -96,9 +98,9 @@ class Postgres:
         with psycopg.connect(
             self._url("postgres"), autocommit=True, connect_timeout=CONNECT_SECONDS
         ) as connection:
-            found = connection.execute("SELECT FROM pg_database WHERE datname = %s", (LOGIN,))
+            found = connection.execute("SELECT FROM pg_database WHERE datname = %s", (DATABASE,))
             if found.fetchone() is None:
-                connection.execute(f'CREATE DATABASE "{LOGIN}"')
+                connection.execute(f'CREATE DATABASE "{DATABASE}"')
 
     def _make(self) -> None:
         """Make the data under a temporary name: what was interrupted must not pass for a server.

@@ -1,0 +1,109 @@
+"""The servers of a test run that names none: the embedded stack's, shared by all its processes.
+
+They are started when the first test asks for them, so `pytest tests/unit` starts none, by the
+process that lives longest: pytest itself, or with xdist its controller. Its workers ask it where
+they are, through `CELERIAC_TEST_EMBEDDED`. However that process ends, they end with it.
+"""
+
+import fcntl
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Listener
+from pathlib import Path
+
+from celeriac.errors import StackFailed
+from celeriac.stack.description import is_running
+from celeriac.stack.ports import LOOPBACK
+from celeriac.stack.servers import Servers
+
+VARIABLE = "CELERIAC_TEST_EMBEDDED"
+FOLDER = Path(tempfile.gettempdir()) / f"celeriac-test-servers-{os.getuid()}"
+"""Not below the checkout: root's servers run as an account that may not be able to enter it."""
+
+WAITING_ASKERS = 64
+"""All of xdist's workers ask at once, while the servers start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Urls:
+    """Both contain a password. The database's login may create databases."""
+
+    database: str
+    broker: str
+
+
+@cache
+def embedded_urls() -> Urls:
+    """Where this run's servers are; starts them if nobody has asked before.
+
+    Raises `StackFailed`.
+    """
+    port, key = os.environ[VARIABLE].split(":")
+    with Client((LOOPBACK, int(port)), authkey=key.encode()) as owner:
+        answer = owner.recv()
+    if isinstance(answer, StackFailed):
+        raise answer
+    assert isinstance(answer, Urls)
+    return answer
+
+
+class EmbeddedServers:
+    """Starts them when somebody asks, and tells everybody; stops them at `close`."""
+
+    def __init__(self) -> None:
+        key = secrets.token_hex(16)
+        self._listener = Listener((LOOPBACK, 0), backlog=WAITING_ASKERS, authkey=key.encode())
+        self._is_over = threading.Event()
+        self._starting = threading.Lock()
+        self._servers: Servers | None = None
+        _, port = self._listener.address
+        os.environ[VARIABLE] = f"{port}:{key}"
+        threading.Thread(target=self._answer, name="embedded-servers", daemon=True).start()
+
+    def close(self) -> None:
+        self._is_over.set()
+        with self._starting:
+            if self._servers is not None:
+                self._servers.stop()
+                shutil.rmtree(self._servers.folder.path)
+        self._listener.close()
+
+    def _answer(self) -> None:
+        while not self._is_over.is_set():
+            # Whoever asks may be killed meanwhile, as may the run: no reason to end either.
+            with suppress(OSError, EOFError, AuthenticationError), self._listener.accept() as asker:
+                asker.send(self._urls())
+
+    def _urls(self) -> Urls | StackFailed:
+        with self._starting:
+            if self._servers is None:
+                try:
+                    self._servers = _start(self._is_over)
+                except StackFailed as error:
+                    return error
+            return Urls(self._servers.database_url, self._servers.broker_url)
+
+
+def _start(give_up: threading.Event) -> Servers:
+    """Fresh ones, in the first folder that no other test run uses.
+
+    What is in there was left by a run that was killed.
+    """
+    FOLDER.mkdir(exist_ok=True)
+    FOLDER.chmod(0o711)
+    with (FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # from looking for a folder until it is held
+        data = next(FOLDER / str(n) for n in count() if not is_running(FOLDER / str(n)))
+        if data.is_dir():
+            shutil.rmtree(data)
+        servers = Servers(data)
+        servers.start(give_up)
+        return servers
