@@ -2,10 +2,6 @@
 
 from pathlib import Path
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from celeriac.errors import SchemaMismatch
@@ -16,6 +12,7 @@ _MIGRATE_LOCK = 6071_9203_5511
 """An advisory lock for the length of the migration: two that start together run one by one."""
 
 VERSION_TABLE = "celeriac_schema_version"  # in the public schema: it outlives the schema it counts
+_MIGRATIONS = Path(__file__).with_name("migrations")
 
 
 def migrate(database: Database) -> str:
@@ -26,9 +23,7 @@ def migrate(database: Database) -> str:
     with database.begin() as connection:
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(%s)", (_MIGRATE_LOCK,))
         _refuse_newer(connection, database.url)
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        _upgrade(connection)
     return head()
 
 
@@ -51,32 +46,39 @@ def check_schema(database: Database) -> None:
 
 def revision(connection: Connection) -> str | None:
     """The revision the database is at, or None if it was never migrated."""
-    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-    return context.get_current_revision()
+    is_there = connection.exec_driver_sql("SELECT to_regclass(%s)", (VERSION_TABLE,)).scalar()
+    if is_there is None:
+        return None
+    found = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar()
+    return None if found is None else str(found)
 
 
 def head() -> str:
     """The newest revision this code knows."""
-    newest = _script().get_current_head()
-    assert newest is not None
-    return newest
+    return _known()[-1]
+
+
+def _known() -> list[str]:
+    """All revisions, the oldest first: each is the number in the name of its migration's file."""
+    files = _MIGRATIONS.glob("versions/m*.py")
+    return sorted(file.name.removeprefix("m").partition("_")[0] for file in files)
 
 
 def _refuse_newer(connection: Connection, url: str) -> None:
     found = revision(connection)
-    known = {script.revision for script in _script().walk_revisions()}
-    if found is not None and found not in known:
+    if found is not None and found not in _known():
         raise SchemaMismatch(
             f"the database at {redact_url(url)} is at revision {found}, which this code does not "
             f"know (its newest is {head()}): install a newer Celeriac, nothing was changed"
         )
 
 
-def _config() -> Config:
+def _upgrade(connection: Connection) -> None:
+    # Only here: importing Alembic takes a third of a second, which no worker needs to wait.
+    from alembic import command
+    from alembic.config import Config
+
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
-    return config
-
-
-def _script() -> ScriptDirectory:
-    return ScriptDirectory.from_config(_config())
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
