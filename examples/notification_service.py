@@ -13,19 +13,19 @@ happened out here can so be counted without asking the side that made the reques
   ever, but answers late, or not at all: the connection just closes.
 """
 
-import argparse
 import json
-import sqlite3
-import threading
 import time
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-MAX_BODY_BYTES = 64 * 1024
-MAX_KEY_CHARACTERS = 255
+if TYPE_CHECKING:
+    from examples.outside_service import Faults, Handler, Ledger, RequestError, serve
+else:  # a program's own folder is where Python looks first
+    from outside_service import Faults, Handler, Ledger, RequestError, serve
+
+PORT = 8025
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS requests (
@@ -41,55 +41,32 @@ CREATE TABLE IF NOT EXISTS deliveries (
     body TEXT NOT NULL
 );
 """
-ROWS = {
-    "requests": "SELECT * FROM requests ORDER BY number",
-    "deliveries": "SELECT * FROM deliveries ORDER BY number",
-}
-
-
-class RequestError(Exception):
-    """The request cannot be used; nothing was delivered."""
-
-    def __init__(self, status: HTTPStatus, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass(frozen=True)
-class Faults:
+class NotificationFaults(Faults):
     """How this service misbehaves, after it has delivered."""
 
     delay_seconds: float = 0.0
     drop_response: bool = False
 
-    def __post_init__(self) -> None:
-        if type(self.delay_seconds) not in (int, float) or type(self.drop_response) is not bool:
-            raise TypeError(f"delay_seconds is a number and drop_response a boolean, not {self}")
 
-
-class Ledger:
-    """What was asked and what was delivered, on disk before anybody is answered."""
+class Notifications(Ledger):
+    """What was asked and what was delivered."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = threading.Lock()
-        self._file = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._file.row_factory = sqlite3.Row
-        self._file.execute("PRAGMA synchronous = FULL")  # fsync at every commit
-        self._file.executescript(TABLES)
+        super().__init__(path, TABLES, ("requests", "deliveries"))
 
     def deliver(self, key: str, body: str) -> dict[str, Any]:
         """Record the request, and deliver unless this key was delivered before."""
-        with self._lock, self._transaction():
-            self._file.execute(
-                "INSERT INTO requests (idempotency_key, body) VALUES (?, ?)", (key, body)
-            )
-            is_new = self._file.execute(
+        with self.transaction() as file:
+            file.execute("INSERT INTO requests (idempotency_key, body) VALUES (?, ?)", (key, body))
+            is_new = file.execute(
                 "INSERT INTO deliveries (idempotency_key, body) VALUES (?, ?)"
                 " ON CONFLICT DO NOTHING",
                 (key, body),
             ).rowcount
-            delivery = self._file.execute(
+            delivery = file.execute(
                 "SELECT number, at, body FROM deliveries WHERE idempotency_key = ?", (key,)
             ).fetchone()
         if delivery["body"] != body:
@@ -103,113 +80,20 @@ class Ledger:
             "replayed": not is_new,
         }
 
-    def rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Both tables, oldest row first."""
-        with self._lock:
-            return {
-                table: [dict(row) for row in self._file.execute(query)]
-                for table, query in ROWS.items()
-            }
 
-    def _transaction(self) -> sqlite3.Connection:
-        self._file.execute("BEGIN IMMEDIATE")
-        return self._file  # as a context it commits, or rolls back what raised
-
-
-class NotificationService(ThreadingHTTPServer):
-    """Listens on loopback, a thread for each request."""
-
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self, port: int, ledger: Ledger) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
-        self.ledger = ledger
-        self.faults = Faults()
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: NotificationService
-
-    def do_GET(self) -> None:
-        if self.path == "/ledger":
-            self._answer(HTTPStatus.OK, self.server.ledger.rows())
-        else:
-            self._answer(HTTPStatus.NOT_FOUND, {"error": f"there is no {self.path}"})
-
-    def do_POST(self) -> None:
-        try:
-            match self.path:
-                case "/notifications":
-                    self._notify()
-                case "/fault":
-                    self._misbehave()
-                case _:
-                    raise RequestError(HTTPStatus.NOT_FOUND, f"there is no {self.path}")
-        except RequestError as refused:
-            self._answer(refused.status, {"error": str(refused)})
-
-    def _notify(self) -> None:
-        key = self.headers.get("Idempotency-Key", "").strip()
-        if not 0 < len(key) <= MAX_KEY_CHARACTERS:
-            raise RequestError(
-                HTTPStatus.BAD_REQUEST,
-                f"an Idempotency-Key of 1 to {MAX_KEY_CHARACTERS} characters is required",
-            )
+class NotificationHandler(Handler):
+    def post(self, path: str, body: dict[str, Any]) -> None:
+        if path != "/notifications":
+            raise RequestError(HTTPStatus.NOT_FOUND, f"there is no {path}")
+        ledger, faults = self.server.ledger, self.server.faults
+        assert isinstance(ledger, Notifications)
+        assert isinstance(faults, NotificationFaults)
         # Sorted, so that the same notification is the same text.
-        answer = self.server.ledger.deliver(key, json.dumps(self._body(), sort_keys=True))
-        faults = self.server.faults
+        answer = ledger.deliver(self.idempotency_key(), json.dumps(body, sort_keys=True))
         time.sleep(faults.delay_seconds)
         if not faults.drop_response:
-            self._answer(HTTPStatus.OK if answer["replayed"] else HTTPStatus.CREATED, answer)
-
-    def _misbehave(self) -> None:
-        try:
-            self.server.faults = Faults(**self._body())
-        except TypeError as error:
-            raise RequestError(HTTPStatus.BAD_REQUEST, f"no such fault: {error}") from None
-        self._answer(HTTPStatus.OK, vars(self.server.faults))
-
-    def _body(self) -> dict[str, Any]:
-        length = int(self.headers.get("Content-Length", 0))
-        if length > MAX_BODY_BYTES:
-            raise RequestError(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"the body has {length} bytes, more than {MAX_BODY_BYTES}",
-            )
-        try:
-            body = json.loads(self.rfile.read(length))
-        except ValueError as error:
-            raise RequestError(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
-        if not isinstance(body, dict):
-            raise RequestError(HTTPStatus.BAD_REQUEST, "the body must be a JSON object")
-        return body
-
-    def _answer(self, status: HTTPStatus, document: dict[str, Any]) -> None:
-        body = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as in the base class
-        """Quiet: the ledger is the log."""
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="A notification service with a ledger of its own.")
-    parser.add_argument("--port", type=int, default=8025, help="0: any free one")
-    parser.add_argument("--ledger", type=Path, required=True, help="its SQLite file")
-    arguments = parser.parse_args()
-    service = NotificationService(arguments.port, Ledger(arguments.ledger))
-    print(service.address, flush=True)
-    service.serve_forever()
+            self.answer(HTTPStatus.OK if answer["replayed"] else HTTPStatus.CREATED, answer)
 
 
 if __name__ == "__main__":
-    main()
+    serve("A notification service", PORT, NotificationHandler, Notifications, NotificationFaults())

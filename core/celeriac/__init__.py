@@ -5,20 +5,38 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from celeriac.agent import Agent
+    from celeriac.approval import Approval, Rule
     from celeriac.client import Client
+    from celeriac.conditions import When
     from celeriac.context import ToolContext
     from celeriac.errors import ToolError
+    from celeriac.external_tools import external_tool
     from celeriac.limits import Limits
     from celeriac.tools import tool
 
-__all__ = ["Agent", "Client", "Limits", "ToolContext", "ToolError", "tool"]
+__all__ = [
+    "Agent",
+    "Approval",
+    "Client",
+    "Limits",
+    "Rule",
+    "ToolContext",
+    "ToolError",
+    "When",
+    "external_tool",
+    "tool",
+]
 
 _HOMES = {
     "Agent": "celeriac.agent",
+    "Approval": "celeriac.approval",
     "Client": "celeriac.client",
     "Limits": "celeriac.limits",
+    "Rule": "celeriac.approval",
     "ToolContext": "celeriac.context",
     "ToolError": "celeriac.errors",
+    "When": "celeriac.conditions",
+    "external_tool": "celeriac.external_tools",
     "tool": "celeriac.tools",
 }
 

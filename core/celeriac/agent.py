@@ -100,7 +100,7 @@ class Agent:
             "model": self.model if isinstance(self.model, str) else self.model.model_name,
             "instructions": self.instructions,
             "tools": [each.registration() for each in self.tools],
-            "input_schema": None if self.input is None else self.input.schema,
+            "input_schema": None if self.input is None else self.input.exact_schema,
             "limits": self.limits.to_json(),
             "queue": self.queue,
             "think_timeout_seconds": self.think_timeout_seconds,

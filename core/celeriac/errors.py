@@ -6,20 +6,27 @@
     │   ├── InvalidArguments    what the model or an editor gave a tool; nothing was executed
     │   ├── UnknownAgent
     │   ├── UnknownRun
-    │   └── UnknownCall
+    │   ├── UnknownCall
+    │   ├── UnknownApproval
+    │   └── InvalidDecision     without the reason or the answers that are asked for
     ├── Conflict                the words are fine, the state of the run does not allow it
     │   ├── RunExists
     │   ├── ThreadBusy
-    │   └── WrongOwner
+    │   ├── WrongOwner
+    │   └── DecisionRefused     decided, expired, changed or ended before the decision came
+    ├── NotAllowed              this person may not decide this call
     ├── Fenced                  this claim no longer holds its step; nothing was written
     ├── Unavailable             a server does not answer; trying later may help
     │   ├── DatabaseUnavailable
     │   └── BrokerUnavailable
     ├── SchemaMismatch          the database is not migrated, or is newer than this code
+    ├── StackFailed             a server or service of `celeriac up` cannot be started
+    │   └── StackRunning        another process runs the stack of this folder
     ├── NoConnection            a tool asked for a connection that its effect does not give it
     └── ToolError               raised by a tool: it failed and certainly changed nothing
 
-A message says what happened and with which values, why, and what to do now.
+Over HTTP, unknown ids are 404, `InvalidInput` is 422, `Conflict` 409, `NotAllowed` 403 and
+`Unavailable` 503. A message says what happened and with which values, why, and what to do now.
 """
 
 
@@ -51,6 +58,14 @@ class UnknownCall(InvalidInput):
     """The run has no tool call of that id."""
 
 
+class UnknownApproval(InvalidInput):
+    """There is no proposal of that id."""
+
+
+class InvalidDecision(InvalidInput):
+    """A decision lacks the reason or the answers that it needs. The proposal is still pending."""
+
+
 class Conflict(CeleriacError):
     """The run or thread is in a state that does not allow this. Nothing was changed."""
 
@@ -65,6 +80,14 @@ class ThreadBusy(Conflict):
 
 class WrongOwner(Conflict):
     """The thread belongs to another user."""
+
+
+class DecisionRefused(Conflict):
+    """The proposal is not pending any more, or not the one that was shown, or its run has ended."""
+
+
+class NotAllowed(CeleriacError):
+    """This person may not decide this call with these arguments. The proposal is still pending."""
 
 
 class Fenced(CeleriacError):
@@ -87,6 +110,14 @@ class BrokerUnavailable(Unavailable):
 
 class SchemaMismatch(CeleriacError):
     """The database's schema is older or newer than this code expects."""
+
+
+class StackFailed(CeleriacError):
+    """A part of the embedded stack cannot be started. What was started is stopped again."""
+
+
+class StackRunning(StackFailed):
+    """Another process runs the stack of this folder. Nothing was touched."""
 
 
 class NoConnection(CeleriacError):

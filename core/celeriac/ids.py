@@ -17,6 +17,8 @@ ThreadId = NewType("ThreadId", str)
 RunId = NewType("RunId", str)
 CallId = NewType("CallId", str)
 """One tool call of a run, minted here as `step.index`: providers repeat their own ids."""
+ApprovalId = NewType("ApprovalId", str)
+"""One version of one call, as it was proposed. An edit makes another."""
 WorkerId = NewType("WorkerId", str)
 ClaimToken = NewType("ClaimToken", str)
 """32 hex digits, fresh and random for each claim. A counter would not do: when Postgres forgets an
@@ -42,6 +44,10 @@ def new_run_id() -> RunId:
 
 def new_thread_id() -> ThreadId:
     return ThreadId(_timed_id("t"))
+
+
+def new_approval_id() -> ApprovalId:
+    return ApprovalId(_timed_id("a"))
 
 
 def new_worker_id() -> WorkerId:

@@ -107,7 +107,13 @@ def run(coroutine: Coroutine[Any, Any, T], *, timeout_seconds: float | None = No
     if _current() is not None:
         coroutine.close()
         raise RuntimeError("the model loop cannot wait for itself: await the coroutine instead")
-    future = submit(coroutine, timeout_seconds=timeout_seconds)
+    return wait(submit(coroutine, timeout_seconds=timeout_seconds), timeout_seconds)
+
+
+def wait(future: Future[T], timeout_seconds: float | None) -> T:
+    """Wait as `run` does for what was submitted with this timeout. Another thread may cancel the
+    future meanwhile; then it raises `concurrent.futures.CancelledError` at once.
+    """
     patience = None if timeout_seconds is None else timeout_seconds + CANCEL_GRACE_SECONDS
     try:
         return future.result(patience)

@@ -95,7 +95,8 @@ def _shape(name: str, fields: dict[str, Any]) -> Shape:
         raise InvalidAgent(f"JSON cannot express its parameters: {reason}") from error
     _check_defaults(model)
     shape = Shape(model)
-    shape.schema.pop("title", None)  # the tool's own name, once more
+    for schema in (shape.schema, shape.exact_schema):
+        schema.pop("title", None)  # the tool's own name, once more
     return shape
 
 

@@ -11,13 +11,13 @@ from enum import Enum
 from typing import Any, cast
 
 from celeriac.codec import JsonValue
-from celeriac.ids import CallId, RunId, ThreadId, UserId, WorkerId
+from celeriac.ids import ApprovalId, CallId, RunId, ThreadId, UserId, WorkerId
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A run that was just accepted."""
+    """A run that was just accepted, or the one that was told the input instead."""
 
     run_id: RunId
     thread_id: ThreadId
@@ -49,6 +49,69 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestedCall:
+    """A call that another process is to execute, and whose result is waited for."""
+
+    run_id: RunId
+    call_id: CallId
+    tool: str
+    arguments: JsonValue
+    key: str  # the same for this call however often it is asked about: for doing it once
+    requested_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A proposal: one version of one call that needs a decision, and what came of it."""
+
+    approval_id: ApprovalId
+    run_id: RunId
+    call_id: CallId
+    tool: str
+    arguments: JsonValue
+    arguments_hash: str  # sha256 of tool, version and arguments, 64 hex digits
+    version: int  # of the call: an edit makes a proposal of the next
+    intent: str
+    data_lineage: Sequence[JsonValue]
+    permissions_touched: Sequence[str]
+    blast_radius: str
+    rollback_plan: Mapping[str, JsonValue]
+    idempotency_key: str
+    status: str  # pending, approved, rejected, expired, cancelled, superseded or revoked
+    expires_at: datetime | None
+    reason: str  # why a person is asked
+    requirement: Mapping[str, JsonValue]  # roles, quorum, checklist … that these arguments need
+    approved_by: Sequence[UserId]  # so far; `quorum` of them are needed
+    requested_by: UserId
+    created_at: datetime
+    edited_from: ApprovalId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What a decision led to."""
+
+    approval_id: ApprovalId  # after an edit, of the new version
+    run_id: RunId
+    call_id: CallId
+    version: int
+    status: str  # pending: it counts, and more are needed
+    approvals: int  # persons that have approved this version
+    quorum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A person as far as decisions go."""
+
+    user_id: UserId
+    roles: Sequence[str]
+    permissions: Mapping[str, JsonValue]  # tool, or * for all others → conditions on the arguments
+    version: int  # counts changes
+    disabled: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One run with all that came of it so far."""
 
@@ -70,7 +133,7 @@ class Run:
     finished_at: datetime | None
     steps: Sequence[Step]
     effects: Sequence[Effect]
-    approvals: Sequence[JsonValue]
+    approvals: Sequence[Approval]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ expected: `quantity: 0 is less than 1`.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +19,11 @@ from jsonschema.protocols import Validator
 from jsonschema.validators import extend
 
 from celeriac.codec import JsonValue, loads_strict
+from celeriac.conditions import exact_number
 from celeriac.errors import InvalidInput
+
+DECIMAL = "x-decimal"
+"""A keyword of ours: the limits of a decimal, be it written as a number or as a string."""
 
 MAX_PROBLEMS = 20
 MAX_SHOWN_CHARACTERS = 100
@@ -50,7 +55,8 @@ def check_against_schema(value: JsonValue, schema: Mapping[str, JsonValue]) -> N
     """Raise `InvalidInput`, listing each problem with its place and value, unless `value` fits.
 
     For callers that know an agent only by its row in the database. Formats (`date-time`) and what
-    only Python code can check are left to the worker, which has the agent's code.
+    only Python code can check are left to the worker, which has the agent's code. Decimals are
+    checked with all their digits, if the schema is a `Shape.exact_schema`.
     """
     if problems := problems_by_schema(strict_json(value), schema):
         raise InvalidInput(listed(problems))
@@ -198,6 +204,38 @@ def _any_of(choices: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
+def _decimal(
+    _validator: Validator, limits: Mapping[str, Any], instance: object, _schema: Mapping[str, Any]
+) -> Iterator[ValidationError]:
+    number = exact_number(instance)
+    if number is None:
+        return  # no number at all, which the rest of the schema says
+    for name, limit in limits.items():
+        if problem := _decimal_problem(number, name, limit):
+            yield ValidationError(f"{shown(instance)} {problem}")
+
+
+def _decimal_problem(number: Decimal, name: str, limit: Any) -> str | None:
+    _, digits, exponent = number.normalize().as_tuple()
+    assert isinstance(exponent, int), "it is finite"
+    places = max(0, -exponent)
+    match name:
+        case "gt" if number <= Decimal(limit):
+            return f"is not more than {limit}"
+        case "ge" if number < Decimal(limit):
+            return f"is less than {limit}"
+        case "lt" if number >= Decimal(limit):
+            return f"is not less than {limit}"
+        case "le" if number > Decimal(limit):
+            return f"is more than {limit}"
+        case "decimal_places" if places > limit:
+            return f"has more than {limit} decimal places"
+        case "max_digits" if max(len(digits) + max(0, exponent), places) > limit:
+            return f"has more than {limit} digits"
+        case _:
+            return None
+
+
 def _pattern(
     _validator: Validator, pattern: str, instance: object, _schema: Mapping[str, Any]
 ) -> Iterator[ValidationError]:
@@ -224,5 +262,5 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 # A dollar that is an anchor: neither escaped nor inside [...], which the group keeps as it is.
 _DOLLAR = re.compile(r"(\\.|\[(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
 _SchemaValidator: Any = extend(  # type: ignore[no-untyped-call]  # the stubs leave it untyped
-    Draft202012Validator, {"pattern": _pattern}
+    Draft202012Validator, {"pattern": _pattern, DECIMAL: _decimal}
 )

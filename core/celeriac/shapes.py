@@ -12,13 +12,18 @@ from pydantic_core import PydanticSerializationError, core_schema
 
 from celeriac.codec import JsonValue
 from celeriac.errors import InvalidAgent, InvalidInput
-from celeriac.schemas import listed, located, problems_by_schema, shown, strict_json
+from celeriac.schemas import DECIMAL, listed, located, problems_by_schema, shown, strict_json
 
 Path: TypeAlias = tuple[str | int, ...]
+
+_DECIMAL_LIMITS = ("gt", "ge", "lt", "le", "max_digits", "decimal_places")
 
 
 class Shape:
     """A type that pydantic knows, with its JSON schema.
+
+    `exact_schema` is for those who check a value without the type: it also says (`DECIMAL`) what
+    JSON Schema cannot say of a decimal that is written as a string. Models are not shown it.
 
     A value fits if it fits both. The schema comes first, because it is what the model and callers
     without the type were shown, and because pydantic alone would take `"12"` for an integer and
@@ -31,9 +36,10 @@ class Shape:
         """Raises `InvalidAgent` for a type that JSON cannot express."""
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(type_)
-            self.schema: dict[str, JsonValue] = self._adapter.json_schema(
+            self.exact_schema: dict[str, JsonValue] = self._adapter.json_schema(
                 schema_generator=_SchemaOfShape
             )
+            self.schema = cast("dict[str, JsonValue]", _without_decimals(self.exact_schema))
         except (PydanticUserError, TypeError) as error:
             reason = str(error).partition("\n")[0]
             raise InvalidAgent(f"JSON cannot express the type {_name(type_)}: {reason}") from error
@@ -88,6 +94,16 @@ class Shape:
             f"a value of {self._type_name} does not survive being written as JSON and read back, "
             f"as every stored value is: {what}. Use a type whose JSON form is complete"
         )
+
+
+def _without_decimals(schema: JsonValue) -> JsonValue:
+    match schema:
+        case dict():
+            return {key: _without_decimals(part) for key, part in schema.items() if key != DECIMAL}
+        case list():
+            return [_without_decimals(part) for part in schema]
+        case _:
+            return schema
 
 
 def _name(type_: Any) -> str:
@@ -178,6 +194,14 @@ class _SchemaOfShape(GenerateJsonSchema):
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
+        limits = {name: schema[name] for name in _DECIMAL_LIMITS if name in schema}  # type: ignore[literal-required]  # all are keys of it
+        exact = {
+            name: limit if isinstance(limit, int) else str(limit) for name, limit in limits.items()
+        }
+        drawn = super().decimal_schema(schema)
+        return {**drawn, DECIMAL: exact} if exact else drawn
 
     def get_decimal_pattern(self, schema: core_schema.DecimalSchema) -> str:
         # Python's Decimal would also read "1_000", "1E+30", " 5" and full-width digits.

@@ -109,12 +109,14 @@ PHASES: dict[RunStatus, frozenset[Phase]] = {
 EFFECT_TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
     EffectState.PLANNED: frozenset(
         {
+            EffectState.PLANNED,  # failed without an effect, and is tried again
             EffectState.PROPOSED,
             EffectState.IN_FLIGHT,
             EffectState.COMMITTED,  # effect="none" and "transactional": no attempt to lose
             EffectState.FAILED,
             EffectState.INVALID,
             EffectState.PRECONDITION_FAILED,
+            EffectState.REJECTED,  # the user interrupted the run before anybody began the call
         }
     ),
     EffectState.PROPOSED: frozenset(
@@ -132,15 +134,33 @@ EFFECT_TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
             EffectState.FAILED,
             EffectState.PRECONDITION_FAILED,
             EffectState.PLANNED,  # approval revoked
+            EffectState.REJECTED,  # interrupted, as above
+            EffectState.APPROVED,  # failed without an effect, and is tried again
         }
     ),
     EffectState.IN_FLIGHT: frozenset(
-        {EffectState.COMMITTED, EffectState.UNKNOWN, EffectState.FAILED}
+        {
+            EffectState.COMMITTED,
+            EffectState.FAILED,
+            EffectState.NOT_DONE,  # failed without an effect, and is tried again
+            EffectState.UNKNOWN,
+        }
     ),
     EffectState.UNKNOWN: frozenset(
-        {EffectState.COMMITTED, EffectState.NOT_DONE, EffectState.KNOWN_BAD}
+        {
+            EffectState.COMMITTED,
+            EffectState.FAILED,  # its own worker, thought to be dead, says so after all
+            EffectState.NOT_DONE,
+            EffectState.KNOWN_BAD,
+            EffectState.UNKNOWN,  # looked at again, and still not clear
+        }
     ),
-    EffectState.NOT_DONE: frozenset({EffectState.IN_FLIGHT}),  # a new attempt, the same key
+    EffectState.NOT_DONE: frozenset(
+        {
+            EffectState.IN_FLIGHT,  # a new attempt, the same key
+            EffectState.FAILED,  # interrupted: there is to be no other attempt
+        }
+    ),
     EffectState.COMMITTED: frozenset({EffectState.KNOWN_BAD}),
     EffectState.KNOWN_BAD: frozenset({EffectState.ROLLED_BACK}),
     EffectState.FAILED: frozenset(),

@@ -15,11 +15,18 @@ class ToolFlags:
     """Changes files in the run's workspace."""
     pagination: bool = False
     """Returns one page and how to ask for the next."""
+    elsewhere: bool = False
+    """Another process executes the calls and submits their results."""
 
     def contradiction(
         self, effect: EffectKind, *, takes_context: bool, is_async: bool
     ) -> str | None:
         """What of a tool's declaration cannot be true at once, and what to change; else None."""
+        if self.elsewhere and takes_context:
+            return (
+                "it has a ToolContext parameter, but another process executes its calls and never "
+                "this function; drop the parameter, or declare it with @tool"
+            )
         if effect is EffectKind.TRANSACTIONAL:
             return self._contradiction_of_transactional(takes_context, is_async)
         if effect is EffectKind.NONE and self.mutates_workspace:

@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NewType, ParamSpec, TypeVar, cast, overload
 
+from celeriac.approval import Approval, Rollback
 from celeriac.codec import JsonValue, loads_strict
 from celeriac.context import ToolContext
 from celeriac.docstrings import read_docstring
 from celeriac.errors import InvalidAgent, InvalidArguments, InvalidInput
 from celeriac.parameters import Parameters, read_parameters
+from celeriac.recovery import Finding, OnUnknown, Recovery, Retry
 from celeriac.schemas import strict_json
 from celeriac.states import EffectKind
 from celeriac.tool_flags import ToolFlags
@@ -32,6 +34,7 @@ ValidArguments = NewType("ValidArguments", dict[str, JsonValue])
 """The arguments of one call in their canonical form (`Shape.read`), checked by `Tool.validate`."""
 
 EffectName = Literal["none", "transactional", "external"]
+RollbackName = Literal["in_band", "compensate", "out_of_band", "none"]
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -49,6 +52,9 @@ class Tool(Generic[P, R]):
     version: str
     timeout_seconds: float
     flags: ToolFlags
+    recovery: Recovery
+    rollback: Rollback
+    approval: Approval | None
     parameters: Parameters = field(repr=False)
 
     def __post_init__(self) -> None:
@@ -70,6 +76,10 @@ class Tool(Generic[P, R]):
             self.effect, takes_context=self.takes_context, is_async=self.is_async
         ):
             raise InvalidAgent(contradiction)
+        if contradiction := self.recovery.contradiction(self.effect, self.parameters.names):
+            raise InvalidAgent(contradiction)
+        if self.approval and (problem := self.approval.problem_with(self.parameters.names)):
+            raise InvalidAgent(problem)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -143,7 +153,9 @@ class Tool(Generic[P, R]):
             "version": self.version,
             "timeout_seconds": self.timeout_seconds,
             "flags": asdict(self.flags),
-            "parameters_schema": copy.deepcopy(self.parameters_schema),
+            "rollback": self.rollback.value,
+            "approval": None if self.approval is None else self.approval.to_json(),
+            "parameters_schema": copy.deepcopy(self.parameters.shape.exact_schema),
         }
 
     def _refusal(self, problems: InvalidInput | str) -> InvalidArguments:
@@ -167,6 +179,12 @@ def tool(
     stateful: bool | None = None,
     mutates_workspace: bool = False,
     pagination: bool = False,
+    verify: Callable[..., Finding] | None = None,
+    on_unknown: OnUnknown = "ask",
+    visibility_seconds: float = 0.0,
+    retry: Retry | None = None,
+    rollback: RollbackName | Rollback = Rollback.OUT_OF_BAND,
+    approval: Approval | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
@@ -182,6 +200,12 @@ def tool(
     stateful: bool | None = None,
     mutates_workspace: bool = False,
     pagination: bool = False,
+    verify: Callable[..., Finding] | None = None,
+    on_unknown: OnUnknown = "ask",
+    visibility_seconds: float = 0.0,
+    retry: Retry | None = None,
+    rollback: RollbackName | Rollback = Rollback.OUT_OF_BAND,
+    approval: Approval | None = None,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a function a tool, as `@tool` or `@tool(effect=...)`.
 
@@ -193,6 +217,18 @@ def tool(
     crash; "transactional" writes through `ctx.connection`, exactly once; "external" changes
     something elsewhere. A tool that does not say is taken for the most careful kind, external and
     stateful. Give another `version` when the same arguments begin to mean something else.
+
+    Of an external tool: `verify` looks at the target and says whether the call took effect
+    (`celeriac.recovery`). It is asked after a call that seems to have worked, and when a call got
+    lost, not sooner than `visibility_seconds` after the call is certainly over, which is how long
+    the target may take to show what it has done. If it cannot tell, or there is none, `on_unknown`
+    decides: "ask" a person; "verify" again a few times, then ask; "resend" the same key, for a
+    target that does things once per key. Of any tool: `retry` repeats calls that failed without an
+    effect.
+
+    `approval` says who must agree before the tool is called (`celeriac.approval`), and `rollback`
+    how its effect can be taken back: "in_band" by the same call, "compensate" by another one,
+    "out_of_band" by people, or "none", and then two persons must approve, or answer a checklist.
 
     Raises `InvalidAgent` if the declaration contradicts itself or a model could not use the tool.
     """
@@ -216,6 +252,9 @@ def tool(
                 version=version,
                 timeout_seconds=timeout_seconds,
                 flags=flags,
+                recovery=Recovery(verify, on_unknown, visibility_seconds, retry),
+                rollback=_rollback(rollback),
+                approval=approval,
                 parameters=read_parameters(function, about.parameters),
             )
         except InvalidAgent as error:
@@ -253,6 +292,14 @@ def _check_function(function: Callable[..., object]) -> None:
         raise InvalidAgent(f"{function!r} is not a function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidAgent("it yields values, but a call has one result; return a list")
+
+
+def _rollback(rollback: RollbackName | Rollback) -> Rollback:
+    try:
+        return Rollback(rollback)
+    except ValueError:
+        known = ", ".join(repr(kind.value) for kind in Rollback)
+        raise InvalidAgent(f"rollback={rollback!r} is none of {known}") from None
 
 
 def _effect_kind(effect: EffectName | EffectKind | None) -> EffectKind:

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -19,11 +20,13 @@ from sqlalchemy.exc import DBAPIError
 
 from celeriac.errors import CeleriacError, DatabaseUnavailable
 from celeriac.settings import Settings
+from celeriac_scheduler.expiry import expire_proposals
 from celeriac_scheduler.failover import Failover
 from celeriac_scheduler.outlet import Outlet
 from celeriac_scheduler.redispatch import Redispatch
 from celeriac_storage import verdicts
 from celeriac_storage.database import TCP_OPTIONS, Database, libpq_url
+from celeriac_storage.health import SCHEDULER_APPLICATION_NAME
 from celeriac_storage.schema import check_schema
 from celeriac_tasks.broker import Broker
 from celeriac_tasks.celery_app import make_app
@@ -59,7 +62,7 @@ class Scheduler:
         self._holder = uuid4().hex
         self._database = Database(
             settings.database_url.get_secret_value(),
-            application_name=lambda: "celeriac-scheduler",
+            application_name=lambda: SCHEDULER_APPLICATION_NAME,
             # One session for life: the lease rule counts from the moment it began.
             connections=1,
             idle_limit_seconds=settings.lease_seconds,
@@ -79,6 +82,7 @@ class Scheduler:
             Duty(failover.take_back_overdue, MIND_SECONDS),
             Duty(redispatch.mind_workers, MIND_SECONDS),
             Duty(redispatch.mind_threads, MIND_SECONDS),
+            Duty(partial(expire_proposals, self._database), MIND_SECONDS),
         ]
         self._lead_until = 0.0
         self._ask_again_at = 0.0

@@ -58,6 +58,7 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
         agent=name,
         input=value,
         user_message=dump_message(user_message(Agent.prompt(value))),
+        word=word(Agent.prompt(value)) if wish.on_busy == "say" else None,
         limits=limits if wish.limits is None else wish.limits.to_json(),
         thread_id=wish.thread_id,
         user_id=wish.user_id,
@@ -65,6 +66,19 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
         on_busy=wish.on_busy,
         is_published=wish.is_published,
     )
+
+
+def word(text: str) -> dict[str, JsonValue]:
+    """What a user says to a run that goes on, as it is stored. Raises `InvalidInput`."""
+    if not text.strip():
+        raise InvalidInput("there is nothing to say: the text is empty")
+    size = len(text.encode(errors="surrogatepass"))
+    if size > MAX_INPUT_BYTES:
+        raise InvalidInput(
+            f"the text has {size} bytes; at most {MAX_INPUT_BYTES} can be said at once. Store what "
+            "is large elsewhere and say its address"
+        )
+    return dump_message(user_message(text, opens_run=False))
 
 
 def _unknown_agent(connection: Connection, name: str) -> UnknownAgent:

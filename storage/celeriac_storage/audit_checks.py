@@ -100,13 +100,13 @@ ATTEMPTS = Check(
     3,
     "the attempts of an external call explain its state",
     # By attempt, the outcome that became known last. All but the latest are certainly not done,
-    # or there would be no later one.
+    # or there would be no later one. A worker that was thought to be dead may say so too: `failed`.
     """
     SELECT run_id, format('call %%s is %%s at attempt %%s, its attempts: %%s', call_id, state,
         effect.attempt, coalesce(attempts.outcomes::text, 'none')) AS detail
     FROM celeriac.effects AS effect, LATERAL (
         SELECT array_agg(outcome ORDER BY number) AS outcomes, bool_and(is_complete) AS is_complete,
-            coalesce(bool_and(outcome = 'not_done')
+            coalesce(bool_and(outcome IN ('not_done', 'failed'))
                 FILTER (WHERE number < effect.attempt), true) AS may_follow,
             array_agg(number ORDER BY number) AS numbers
         FROM (
@@ -146,7 +146,7 @@ LOCAL_CALLS = Check(
     WHERE kind <> 'external' AND (
         found > 0 OR state IN ('in_flight', 'unknown', 'not_done')
         OR state IN ('committed', 'failed') AND effect.attempt = 0
-        OR state NOT IN ('planned', 'committed', 'failed') AND effect.attempt > 0
+        OR state NOT IN ('planned', 'committed', 'failed', 'rejected') AND effect.attempt > 0
     )
     """,
 )
@@ -164,6 +164,90 @@ RUN_OUTCOME = Check(
         OR status = 'completed' AND error IS NOT NULL
         OR status IN ('failed', 'needs_attention') AND error IS NULL
     )
+    """,
+)
+
+DECISIONS = Check(
+    5,
+    "a call that needed a decision is approved and executed only on one that held",
+    """
+    SELECT run_id, format('call %%s is %%s: %%s', call_id, state, wrong) AS detail
+    FROM celeriac.effects AS effect
+    LEFT JOIN celeriac.approvals AS approval USING (run_id, call_id, version)
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS found, count(*) FILTER (
+            WHERE decision.arguments_hash IS DISTINCT FROM approval.arguments_hash
+        ) AS about_others, count(*) FILTER (
+            WHERE reviewer = approval.requested_by
+                AND approval.requirement -> 'allow_self' <> 'true'
+        ) AS by_owner, count(*) FILTER (
+            WHERE jsonb_array_length(approval.requirement -> 'roles') > 0
+                AND NOT approval.requirement -> 'roles' ?| roles
+        ) AS without_role
+        FROM celeriac.approval_decisions AS decision
+        WHERE decision.approval_id = approval.approval_id AND decision = 'approve'
+    ) AS decided CROSS JOIN LATERAL (
+        SELECT CASE
+            WHEN effect.requirement IS NULL THEN 'it was proposed, and says that it needs nobody'
+            WHEN approval.approval_id IS NULL THEN 'no proposal of this version'
+            WHEN approval.status <> 'approved' THEN 'its proposal is ' || approval.status
+            WHEN state <> 'approved' AND consumed_at IS NULL THEN 'its approval was not used'
+            WHEN consumed_at > expires_at THEN 'its approval had run out'
+            WHEN approval.arguments_hash <> fingerprint THEN 'other arguments were approved'
+            WHEN found < quorum THEN format('%%s of %%s approvals', found, quorum)
+            WHEN about_others > 0 THEN 'a decision is about other arguments'
+            WHEN by_owner > 0 THEN 'approved by the owner of the run'
+            WHEN without_role > 0 THEN 'approved without the role'
+            WHEN kind = 'external' AND state <> 'approved' AND NOT EXISTS (
+                SELECT FROM celeriac.effect_attempts AS entry
+                WHERE (entry.run_id, entry.call_id) = (effect.run_id, effect.call_id)
+                    AND entry.approval_id = approval.approval_id
+                    AND entry.attempt = consumed_by_attempt
+            ) THEN 'no attempt was made on its approval'
+        END AS wrong
+    ) AS judged
+    WHERE (effect.requirement IS NOT NULL OR EXISTS (
+            SELECT FROM celeriac.approvals AS any_version
+            WHERE (any_version.run_id, any_version.call_id) = (effect.run_id, effect.call_id)
+        ))
+        AND (state IN ('approved', 'in_flight', 'unknown', 'not_done', 'committed', 'known_bad',
+                'rolled_back')
+            OR state = 'failed' AND kind = 'external')
+        AND wrong IS NOT NULL
+    """,
+)
+
+PROPOSALS = Check(
+    5,
+    "a call that waits for a decision has one proposal that stands, and a pending proposal such a"
+    " call",
+    f"""
+    SELECT run_id, format('call %%s is %%s, run %%s, proposal %%s', call_id,
+        coalesce(state, 'missing'), run.status, coalesce(standing.status, 'missing')) AS detail
+    FROM (
+        SELECT * FROM celeriac.effects WHERE requirement IS NOT NULL
+    ) AS effect FULL JOIN (
+        SELECT * FROM celeriac.approvals WHERE status IN ('pending', 'approved')
+    ) AS standing USING (run_id, call_id)
+    JOIN celeriac.runs AS run USING (run_id)
+    WHERE standing.approval_id IS NOT NULL AND (
+            (standing.version, standing.arguments_hash, standing.arguments, standing.requirement)
+            IS DISTINCT FROM (effect.version, fingerprint, effect.arguments, effect.requirement)
+            OR standing.tenant_id <> run.tenant_id)
+        OR (standing.status IS NOT DISTINCT FROM 'pending')
+            <> (state IS NOT DISTINCT FROM 'proposed' AND run.status NOT IN {_TERMINAL})
+        OR state = 'approved' AND standing.status IS DISTINCT FROM 'approved'
+    """,
+)
+
+APPROVAL_HASHES = Check(
+    7,
+    "a proposal's hash is that of its tool, version and arguments",
+    """
+    SELECT run_id, format('proposal %%s of call %%s', approval_id, call_id) AS detail
+    FROM celeriac.approvals
+    WHERE erased_at IS NULL AND arguments_hash <> sha256(convert_to(
+        concat_ws(E'\\n', tool, tool_version, arguments::text), 'UTF8'))
     """,
 )
 
@@ -314,6 +398,7 @@ ORPHANS = Check(
         UNION ALL SELECT run_id, 'effects' FROM celeriac.effects
         UNION ALL SELECT run_id, 'effect_attempts' FROM celeriac.effect_attempts
         UNION ALL SELECT run_id, 'model_calls' FROM celeriac.model_calls
+        UNION ALL SELECT run_id, 'approvals' FROM celeriac.approvals
     ) AS row_of
     WHERE NOT EXISTS (SELECT FROM celeriac.runs WHERE runs.run_id = row_of.run_id)
     GROUP BY run_id, source
@@ -409,6 +494,8 @@ CHECKS: tuple[Check, ...] = (
     ATTEMPTS,
     LOCAL_CALLS,
     RUN_OUTCOME,
+    DECISIONS,
+    PROPOSALS,
     CHECKPOINTS,
     MESSAGE_POSITIONS,
     TOLD_RESULTS,
@@ -416,6 +503,7 @@ CHECKS: tuple[Check, ...] = (
     MESSAGE_HASHES,
     RESULT_HASHES,
     FINGERPRINTS,
+    APPROVAL_HASHES,
     ARTIFACTS,
     EFFECT_ARTIFACTS,
     OWNERS,

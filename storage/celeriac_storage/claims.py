@@ -26,6 +26,7 @@ from celeriac.ids import (
 )
 from celeriac.states import Phase
 from celeriac_storage.database import fetch_row
+from celeriac_storage.requests import cancel_as_asked
 
 STRIKES_BEFORE_ISOLATION = 2
 """After so many strikes a run is claimed only by a worker with nothing else running."""
@@ -52,6 +53,9 @@ class Claim:
     message_count: int
     request_version: int  # the requests (cancel …) this step knows of
     is_cancel_requested: bool
+    is_interrupt_requested: bool
+    is_interrupt_answered: bool  # the user has said something after it
+    said: int  # how many of the user's words wait in the inbox
     failed_thinks: int
     tool_calls_used: int
     input_tokens_used: int
@@ -62,7 +66,13 @@ class Claim:
     step_started_at: datetime
 
 
-_CLAIM = """
+_REQUESTS = """
+    request_version, cancel_requested_at IS NOT NULL, interrupt_requested_at IS NOT NULL,
+    (last_said_at > interrupt_requested_at) IS TRUE, words_waiting
+"""
+"""What was asked of a run: from its own row alone, which the same lock keeps as it is."""
+
+_CLAIM = f"""
 UPDATE celeriac.runs AS run SET
     status = 'running',
     worker_id = %(worker_id)s,
@@ -79,7 +89,7 @@ RETURNING
     epoch, phase, agent, agent_hash, tenant_id, user_id, thread_id, thread_position, queue,
     (SELECT state FROM celeriac.checkpoints AS last
         WHERE last.run_id = run.run_id AND last.step = run.step - 1),
-    message_count, request_version, cancel_requested_at IS NOT NULL, failed_thinks,
+    message_count, {_REQUESTS}, failed_thinks,
     tool_calls_used, input_tokens_used, output_tokens_used, limits,
     CASE WHEN run.step = 0 THEN input END, started_at + waited, step_started_at
 """
@@ -119,15 +129,17 @@ def claim(
         return None
     (
         epoch, phase, agent, agent_hash, tenant_id, user_id, thread_id, thread_position, queue,
-        state, message_count, request_version, is_cancel_requested, failed_thinks,
+        state, message_count, request_version, is_cancel_requested, is_interrupt_requested,
+        is_interrupt_answered, said, failed_thinks,
         tool_calls_used, input_tokens_used, output_tokens_used, limits,
         input_, working_since, step_started_at,
     ) = row  # fmt: skip
     return Claim(
         run_id, step, token, worker_id, epoch, Phase(phase), agent, agent_hash, tenant_id, user_id,
         thread_id, thread_position, queue, state or {}, message_count, request_version,
-        is_cancel_requested, failed_thinks, tool_calls_used, input_tokens_used,
-        output_tokens_used, limits, input_, working_since, step_started_at,
+        is_cancel_requested, is_interrupt_requested, is_interrupt_answered, said, failed_thinks,
+        tool_calls_used, input_tokens_used, output_tokens_used, limits, input_, working_since,
+        step_started_at,
     )  # fmt: skip
 
 
@@ -226,7 +238,11 @@ def stumble(connection: Connection, claim: Claim, error: dict[str, JsonValue]) -
         """,
         {**_fence(claim), "limit": STRIKES_BEFORE_ATTENTION, "error": dumps(error)},
     ).fetchone()
-    return row is not None and bool(row[0])
+    if row is None:
+        return False
+    if not row[0]:
+        cancel_as_asked(connection, [claim.run_id])
+    return bool(row[0])
 
 
 def _fence(claim: Claim) -> dict[str, Any]:
@@ -245,12 +261,12 @@ def refusal(connection: Connection, claim: Claim) -> Exception:
     """Why a statement fenced on this claim moved nothing: `Fenced` or `RequestsChanged`; if it is
     neither, a bug."""
     row = connection.exec_driver_sql(
-        "SELECT status, step, claim_token, request_version, cancel_requested_at IS NOT NULL"
-        " FROM celeriac.runs WHERE run_id = %s FOR UPDATE",
+        f"SELECT status, step, claim_token, {_REQUESTS} FROM celeriac.runs AS run"
+        " WHERE run_id = %s FOR UPDATE",
         (claim.run_id,),
     ).fetchone()
     assert row is not None, "runs are never deleted while somebody holds a claim"
-    status, step, token, request_version, is_cancel_requested = row
+    status, step, token, request_version, is_cancelled, is_interrupted, is_answered, said = row
     if (step, token) == (claim.step, UUID(claim.token)):
         if request_version == claim.request_version:
             return CeleriacError(
@@ -258,7 +274,14 @@ def refusal(connection: Connection, claim: Claim) -> Exception:
                 "state the step found it in"
             )
         return RequestsChanged(
-            replace(claim, request_version=request_version, is_cancel_requested=is_cancel_requested)
+            replace(
+                claim,
+                request_version=request_version,
+                is_cancel_requested=is_cancelled,
+                is_interrupt_requested=is_interrupted,
+                is_interrupt_answered=is_answered,
+                said=said,
+            )
         )
     return Fenced(
         f"run {claim.run_id}: this worker's claim of step {claim.step} (epoch {claim.epoch}) is "

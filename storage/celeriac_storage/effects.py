@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue
-from celeriac.ids import CallId, RunId
+from celeriac.ids import ApprovalId, CallId, RunId
 from celeriac.states import EffectKind, EffectState
 from celeriac_storage.claims import Claim, refusal
 from celeriac_storage.database import fetch_row
@@ -30,6 +30,8 @@ class Effect:
     result: JsonValue
     error: dict[str, JsonValue] | None
     is_exclusive: bool = False  # never side by side with another call of the run
+    requirement: dict[str, JsonValue] | None = None  # the review it needs; None: it needs none
+    is_elsewhere: bool = False  # another process executes it and submits the result
 
 
 def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[Effect]:
@@ -38,7 +40,8 @@ def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[
         """
         SELECT call_id, provider_call_id, tool, tool_version, kind, arguments, state, attempt,
             token, result, convert_from(content, 'UTF8')::jsonb, error,
-            coalesce(flags ? 'exclusive', false)
+            coalesce(flags ? 'exclusive', false), requirement,
+            coalesce(flags ? 'elsewhere', false)
         FROM celeriac.effects LEFT JOIN celeriac.artifacts ON hash = result_artifact
         WHERE run_id = %s AND call_id = ANY (%s)
         ORDER BY step, call_index
@@ -49,11 +52,12 @@ def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[
         Effect(
             call_id, provider_call_id, tool, tool_version, EffectKind(kind), arguments,
             EffectState(state), attempt, None if token is None else token.hex,
-            result if artifact is None else artifact, error, is_exclusive,
+            result if artifact is None else artifact, error, is_exclusive, requirement,
+            is_elsewhere,
         )
         for (
             call_id, provider_call_id, tool, tool_version, kind, arguments, state, attempt, token,
-            result, artifact, error, is_exclusive,
+            result, artifact, error, is_exclusive, requirement, is_elsewhere,
         ) in rows
     ]  # fmt: skip
 
@@ -75,7 +79,7 @@ def begin_transactional(
             SELECT set_config('statement_timeout', %(timeout)s, true),
                 set_config('lock_timeout', %(timeout)s, true)
         ) AS bounded
-        WHERE run_id = %(run_id)s AND call_id = %(call_id)s AND state = 'planned'
+        WHERE run_id = %(run_id)s AND call_id = %(call_id)s AND state IN ('planned', 'approved')
             AND EXISTS (
                 SELECT FROM celeriac.runs AS run
                 WHERE run.run_id = %(run_id)s AND step = %(step)s AND claim_token = %(token)s
@@ -98,15 +102,21 @@ class Attempt:
     """One try at an external effect, recorded before the call."""
 
     attempt: int
-    deadline_at: datetime
+    deadline_at: datetime | None  # None: another process makes the call
 
 
 def begin_attempt(
-    connection: Connection, claim: Claim, call_id: CallId, timeout_seconds: float
+    connection: Connection,
+    claim: Claim,
+    call_id: CallId,
+    timeout_seconds: float | None,
+    approval: tuple[ApprovalId, int] | None = None,
 ) -> Attempt:
-    """Record that the call is about to be made.
+    """Record that the call is about to be made; on which decision, by its id and version.
 
-    Raises `Fenced` or `RequestsChanged` if the claim is lost or somebody asked for something.
+    Without a timeout it is another process that makes it, whenever it likes: the event is then
+    `call.requested`. Raises `Fenced` or `RequestsChanged` if the claim is lost or somebody asked
+    for something.
 
     One statement, committed before the call, so that whatever happens in between is found later as
     in flight. It does not advance the step.
@@ -128,14 +138,17 @@ def begin_attempt(
             RETURNING effect.run_id, call_id, attempt, tool, worker_id, last_event_seq
         ), event AS (
             INSERT INTO celeriac.events (run_id, seq, type, data)
-            SELECT run_id, last_event_seq, 'effect.in_flight',
+            SELECT run_id, last_event_seq,
+                CASE WHEN %(is_elsewhere)s THEN 'call.requested' ELSE 'effect.in_flight' END,
                 jsonb_build_object('call_id', call_id, 'tool', tool, 'attempt', attempt)
             FROM effect
         ), attempt AS (
             INSERT INTO celeriac.effect_attempts
-                (run_id, call_id, attempt, entry, token, worker_id, outcome, deadline_at)
+                (run_id, call_id, attempt, entry, token, worker_id, outcome, deadline_at,
+                approval_id, approval_version)
             SELECT run_id, call_id, attempt, 0, %(token)s, worker_id, 'started',
-                clock_timestamp() + make_interval(secs => %(timeout_seconds)s)
+                clock_timestamp() + make_interval(secs => %(timeout_seconds)s::float8),
+                %(approval_id)s::text, %(approval_version)s::smallint
             FROM effect
             RETURNING attempt, deadline_at
         )
@@ -148,6 +161,9 @@ def begin_attempt(
             **_claimed(claim, call_id),
             "request_version": claim.request_version,
             "timeout_seconds": timeout_seconds,
+            "is_elsewhere": timeout_seconds is None,
+            "approval_id": None if approval is None else approval[0],
+            "approval_version": None if approval is None else approval[1],
         },
     )
     if row is None:

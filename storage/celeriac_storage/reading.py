@@ -10,9 +10,10 @@ from celeriac.codec import JsonValue
 from celeriac.ids import CallId, RunId, ThreadId, UserId, WorkerId, effect_key
 from celeriac.reports import Effect, Event, Run, RunLine, Step, Wait, Worker
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
+from celeriac_storage import approvals
 from celeriac_storage.requests import unknown_run
-from celeriac_storage.steps import HOLDS_THREAD
 from celeriac_storage.tables import runs
+from celeriac_storage.threads import HOLDS_THREAD
 from celeriac_storage.workers import IS_ALIVE
 
 EVENTS_PER_READ = 1000
@@ -80,7 +81,7 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
             )
             for call_id, tool, kind, state, attempt in effects
         ],
-        [],
+        approvals.of_run(connection, run_id),
     )
 
 

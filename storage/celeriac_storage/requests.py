@@ -1,9 +1,9 @@
-"""What people ask of a run while it goes on: so far, to cancel it.
+"""What people ask of a run while it goes on: to be cancelled, or interrupted.
 
 Asking never takes the claim away. Nobody works on a run that is queued, paused or in need of
-attention, so it is cancelled at once. A running one is left to the step's own commit: it names the
+attention, so it is stopped at once. A running one is left to the step's own commit: it names the
 version of the requests it knows of, misses, learns of the new one, and records what was done as
-well as that the run ends there. So a running effect is never cut off from its record. If no step
+well as that the run stops there. So a running effect is never cut off from its record. If no step
 is to come any more, whoever leaves the run so calls `cancel_as_asked`.
 
 Rows are locked in this order: the run, its thread, the thread's next run.
@@ -16,9 +16,9 @@ from sqlalchemy import Connection
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import Conflict, UnknownRun
 from celeriac.ids import RunId, UserId
-from celeriac.states import EffectState, RunStatus
-from celeriac_storage import approvals
-from celeriac_storage.settling import settle
+from celeriac.states import EffectState, Phase, RunStatus
+from celeriac_storage import approvals, run_events
+from celeriac_storage.settling import UNANSWERED, settle
 from celeriac_storage.threads import HOLDS_THREAD, wake_next_of_thread
 
 
@@ -61,6 +61,70 @@ def request_cancel(connection: Connection, run_id: RunId, by: UserId) -> RunStat
     if holds_thread:
         wake_next_of_thread(connection, tenant_id, thread_id)
     return RunStatus.CANCELLED
+
+
+def request_interrupt(connection: Connection, run_id: RunId, by: UserId) -> RunStatus:
+    """Stop the run, or ask its running step to, until its user says something or it is cancelled;
+    where it stands now. Needs a transaction.
+
+    `paused`: it waits for its user and lets the next run of its thread go; or what came of a call
+    is still being found out, and it stops after that. `running`: the step in progress is recorded
+    as it ends; a request to the model is cancelled, a tool's call is not.
+
+    Asking again changes nothing. Raises `UnknownRun`, or `Conflict` if the run has ended, is being
+    cancelled, or needs a person's attention anyway.
+    """
+    row = connection.exec_driver_sql(
+        f"""
+        SELECT status, phase, cancel_requested_at IS NOT NULL,
+            interrupt_requested_at IS NOT NULL AND (last_said_at > interrupt_requested_at)
+                IS NOT TRUE,
+            tenant_id, thread_id, {HOLDS_THREAD}
+        FROM celeriac.runs AS active WHERE run_id = %s FOR UPDATE
+        """,
+        (run_id,),
+    ).fetchone()
+    if row is None:
+        raise unknown_run(run_id)
+    status, phase, is_cancelled, is_requested, tenant_id, thread_id, holds_thread = row
+    status = RunStatus(status)
+    if status.is_terminal or status is RunStatus.NEEDS_ATTENTION or is_cancelled:
+        stands = "being cancelled" if is_cancelled and not status.is_terminal else status
+        raise Conflict(f"run {run_id} is {stands}: there is nothing to interrupt")
+    if is_requested or phase == Phase.WAITING_USER:
+        return status
+    data: dict[str, JsonValue] = {"by": by}
+    run_events.append(connection, run_id, [("run.interrupt_requested", data)], is_request=True)
+    connection.exec_driver_sql(
+        "UPDATE celeriac.runs SET interrupt_requested_at = clock_timestamp() WHERE run_id = %s",
+        (run_id,),
+    )
+    if status is RunStatus.RUNNING or _finds_out(connection, run_id, status):
+        return status
+    connection.exec_driver_sql(
+        """
+        UPDATE celeriac.runs SET status = 'paused', phase = 'waiting_user',
+            resume_phase = coalesce(resume_phase, phase), wake_at = NULL,
+            published_at = NULL, publish_count = 0
+        WHERE run_id = %s AND status IN ('queued', 'paused')
+        """,
+        (run_id,),
+    )
+    paused: dict[str, JsonValue] = {"phase": Phase.WAITING_USER}
+    run_events.append(connection, run_id, [("run.paused", paused)], is_request=False)
+    if holds_thread:  # else as for a cancel
+        wake_next_of_thread(connection, tenant_id, thread_id)
+    return RunStatus.PAUSED
+
+
+def asked_to_stop(connection: Connection, run_ids: Collection[RunId]) -> list[RunId]:
+    """Those of the runs that were asked to end or to pause. Locks nothing."""
+    rows = connection.exec_driver_sql(
+        "SELECT run_id FROM celeriac.runs WHERE run_id = ANY (%s)"
+        " AND (cancel_requested_at IS NOT NULL OR interrupt_requested_at IS NOT NULL)",
+        (list(run_ids),),
+    )
+    return [RunId(row[0]) for row in rows]
 
 
 def cancel_as_asked(connection: Connection, run_ids: Collection[RunId]) -> int:
@@ -111,14 +175,27 @@ def _ask(connection: Connection, run_id: RunId, by: UserId) -> None:
 def _cancel(
     connection: Connection, run_id: RunId, was: RunStatus, by: UserId | None = None
 ) -> None:
-    # No step will come to find what a lost worker left in flight, so now it is `unknown`.
-    lost = settle(
-        connection, run_id, EffectState.IN_FLIGHT, EffectState.UNKNOWN, error=_LOST, evidence=_LOST
-    )
-    events: list[dict[str, JsonValue]] = [
-        {"type": "effect.unknown", "data": {"call_id": call_id, "tool": tool, "error": _LOST}}
-        for call_id, tool in lost
-    ]
+    # No step will come to find what a lost worker left in flight, or what another process was
+    # asked to do, so now it is `unknown`.
+    in_flight = connection.exec_driver_sql(
+        "SELECT call_id, tool, coalesce(flags ? 'elsewhere', false) FROM celeriac.effects"
+        " WHERE run_id = %s AND state = 'in_flight' ORDER BY step, call_index",
+        (run_id,),
+    ).all()
+    events: list[dict[str, JsonValue]] = []
+    for call_id, tool, is_elsewhere in in_flight:
+        error = UNANSWERED if is_elsewhere else _LOST
+        settle(
+            connection,
+            run_id,
+            EffectState.IN_FLIGHT,
+            EffectState.UNKNOWN,
+            call_id=call_id,
+            error=error,
+            evidence=error,
+        )
+        told: dict[str, JsonValue] = {"call_id": call_id, "tool": tool, "error": error}
+        events.append({"type": "effect.unknown", "data": told})
     ending: dict[str, JsonValue] = {"outcome": "cancelled"}
     if by is not None:  # else `run.cancel_requested` says it, as before a step that heeds it
         ending["by"] = by

@@ -20,6 +20,12 @@ NEXT_ENTRY = """(
 )"""
 """The number of the next entry about the latest attempt of the call that is named `effect`."""
 
+UNANSWERED: dict[str, JsonValue] = {
+    "kind": "cancelled",
+    "message": "the run was cancelled before the result of this call came in",
+}
+"""The error of a call that another process was to execute."""
+
 
 def settle(
     connection: Connection,

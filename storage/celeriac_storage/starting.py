@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from celeriac.codec import JsonValue, dumps
-from celeriac.errors import RunExists, ThreadBusy, WrongOwner
+from celeriac.errors import Conflict, RunExists, ThreadBusy, WrongOwner
 from celeriac.ids import (
     DEFAULT_QUEUE,
     DEFAULT_TENANT,
@@ -20,11 +20,11 @@ from celeriac.ids import (
     UserId,
 )
 from celeriac.states import Phase, RunStatus
-from celeriac_storage import tables
-from celeriac_storage.steps import HOLDS_THREAD
+from celeriac_storage import inbox, tables
+from celeriac_storage.threads import HOLDS_THREAD
 from celeriac_storage.workers import IS_ALIVE
 
-OnBusy = Literal["wait", "reject"]
+OnBusy = Literal["wait", "reject", "say"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class NewRun:
     tenant_id: TenantId = DEFAULT_TENANT
     queue: str = DEFAULT_QUEUE
     on_busy: OnBusy = "wait"
+    word: dict[str, JsonValue] | None = None  # the same as said during a run: for on_busy="say"
     is_published: bool = False  # the caller publishes it right after the commit
 
 
@@ -48,17 +49,22 @@ class NewRun:
 class Started:
     status: RunStatus
     phase: Phase
+    said_to: RunId | None = None  # the run that was told the input; then no run was created
 
 
 def start(connection: Connection, new: NewRun) -> Started:
     """Create the run. Needs a transaction, which may be the caller's own.
 
     The run is `queued`, or `paused` because its thread is busy or no live worker has the agent.
+    With `on_busy="say"` the input goes to the thread's active run, or to one that waits for its
+    user, if there is one, and no run is created; then the status and phase are that run's.
     Raises `RunExists` (the run there is left as it is), `WrongOwner` or `ThreadBusy`; the
     transaction must then be rolled back. A queued run is published by the caller, right after the
     commit, if `new` promises so; else a scheduler does, and `pg_notify` tells it at that moment.
     """
     position = _take_thread_position(connection, new)
+    if new.word is not None and (told := _say_instead(connection, new, new.word)) is not None:
+        return told
     paused_for = _reason_to_wait(connection, new)
     created = connection.exec_driver_sql(
         """
@@ -108,10 +114,7 @@ def start(connection: Connection, new: NewRun) -> Started:
         },
     ).fetchone()
     if created is None:
-        raise RunExists(
-            f"run {new.run_id} exists already and was left as it is; choose another id, or look at "
-            f"it with `celeriac show {new.run_id}`"
-        )
+        raise _run_exists(new.run_id)
     if paused_for is None:
         return Started(RunStatus.QUEUED, Phase.WAITING_MODEL)
     return Started(RunStatus.PAUSED, paused_for)
@@ -140,6 +143,44 @@ def _take_thread_position(connection: Connection, new: NewRun) -> int:
             "written"
         )
     return int(position)
+
+
+def _say_instead(connection: Connection, new: NewRun, word: dict[str, JsonValue]) -> Started | None:
+    """Tell the input to the run that is to hear it; None if the thread has no such run.
+
+    The thread is locked already, so nobody starts another one meanwhile; nobody who has locked a
+    run waits for a thread.
+    """
+    listener = inbox.listener_of_thread(connection, new.tenant_id, new.thread_id)
+    if listener is None:
+        return None
+    run_id, agent = listener
+    if agent != new.agent:
+        raise ThreadBusy(
+            f"thread {new.thread_id} is busy with run {run_id} of agent {agent}, which is not to "
+            f"be told what is meant for agent {new.agent}; wait for its end, or start with "
+            "on_busy=wait to queue behind it"
+        )
+    is_there = connection.exec_driver_sql(
+        "SELECT FROM celeriac.runs WHERE run_id = %s", (new.run_id,)
+    ).fetchone()
+    if is_there is not None:  # or who starts it again after an error would say its input to it
+        raise _run_exists(new.run_id)
+    try:
+        inbox.say(connection, run_id, word, new.user_id)
+    except Conflict:  # it has ended since we looked
+        return None
+    status, phase = connection.exec_driver_sql(
+        "SELECT status, phase FROM celeriac.runs WHERE run_id = %s", (run_id,)
+    ).one()
+    return Started(RunStatus(status), Phase(phase), run_id)
+
+
+def _run_exists(run_id: RunId) -> RunExists:
+    return RunExists(
+        f"run {run_id} exists already and was left as it is; choose another id, or look at "
+        f"it with `celeriac show {run_id}`"
+    )
 
 
 def _reason_to_wait(connection: Connection, new: NewRun) -> Phase | None:

@@ -17,8 +17,12 @@ from sqlalchemy import Connection
 from celeriac.codec import JsonValue, dumps
 from celeriac.ids import CallId
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
+from celeriac_storage import approvals
+from celeriac_storage.approvals import Proposal
 from celeriac_storage.claims import Claim, refusal
 from celeriac_storage.database import fetch_row
+from celeriac_storage.settling import NEXT_ENTRY
+from celeriac_storage.threads import wake_next_of_thread
 
 CHECKPOINT_SCHEMA_VERSION = 1
 
@@ -44,9 +48,20 @@ class Next:
             or self.phase in (Phase.WAITING_APPROVAL, Phase.WAITING_USER)
         )
 
+    @property
+    def asks_model_next(self) -> bool:
+        """Whether a word of the user's may follow now: the model has no calls to be told of."""
+        is_asked = (self.status, self.phase) == (RunStatus.QUEUED, Phase.WAITING_MODEL)
+        return is_asked or self.status is RunStatus.COMPLETED
+
     @classmethod
     def queued(cls, phase: Phase) -> "Next":
         return cls(RunStatus.QUEUED, phase)
+
+    @classmethod
+    def waiting_for_user(cls, resume_phase: Phase) -> "Next":
+        """Interrupted: until the user says something."""
+        return cls(RunStatus.PAUSED, Phase.WAITING_USER, resume_phase=resume_phase)
 
     @classmethod
     def failed(cls, outcome: str, error: dict[str, JsonValue]) -> "Next":
@@ -91,6 +106,7 @@ class PlannedEffect:
     state: EffectState = EffectState.PLANNED
     error: dict[str, JsonValue] | None = None
     flags: dict[str, JsonValue] | None = None
+    requirement: dict[str, JsonValue] | None = None  # the review it needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +153,15 @@ class StepRecord:
     messages: Sequence[Message] = ()
     events: Sequence[Event] = ()
     planned: Sequence[PlannedEffect] = ()
+    proposed: Sequence[Proposal] = ()  # of calls in `planned`, or without that, of earlier ones
     settled: Sequence[SettledEffect] = ()
     model_call: ModelCall | None = None
     tool_calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
     failed_thinks: int = 0
+    hears: bool = False  # the words that the claim knows of become messages, after its own
+    ends_interrupt: bool = False
     agent_hash: str | None = None
     tools_hash: str | None = None
     prompt_hash: str | None = None
@@ -178,7 +197,7 @@ WITH run AS (
         agent_hash = coalesce(agent_hash, %(agent_hash)s),
         tools_hash = coalesce(tools_hash, %(tools_hash)s),
         prompt_hash = coalesce(prompt_hash, %(prompt_hash)s),
-        message_count = message_count + %(messages_added)s,
+        message_count = message_count + %(messages_added)s,{more}
         last_event_seq = last_event_seq + %(events_added)s,
         tool_calls_used = tool_calls_used + %(tool_calls)s,
         input_tokens_used = input_tokens_used + %(input_tokens)s,
@@ -206,6 +225,18 @@ _MESSAGES = """, message AS (
     FROM run, jsonb_array_elements(%(messages)s::jsonb) WITH ORDINALITY AS entry (value, number)
 )"""
 
+# The inbox holds as many words as the claim knows of, or the run's row would have moved on.
+_HEARD = """, heard AS (
+    UPDATE celeriac.inbox SET drained_step = %(step)s
+    FROM run WHERE inbox.run_id = run.run_id AND drained_step IS NULL
+    RETURNING inbox_id, body
+), word AS (
+    INSERT INTO celeriac.messages (run_id, position, role, body, hash)
+    SELECT run_id, message_count - %(words)s + row_number() OVER (ORDER BY inbox_id) - 1, 'user',
+        body, sha256(convert_to(body::text, 'UTF8'))
+    FROM run, heard
+)"""
+
 _EVENTS = """, event AS (
     INSERT INTO celeriac.events (run_id, seq, type, data)
     SELECT run_id, last_event_seq - %(events_added)s + entry.number,
@@ -215,15 +246,45 @@ _EVENTS = """, event AS (
 
 _PLANNED = """, planned AS (
     INSERT INTO celeriac.effects (run_id, call_id, step, call_index, provider_call_id, tool,
-        tool_version, kind, flags, arguments, fingerprint, state, error, settled_at)
+        tool_version, kind, flags, arguments, fingerprint, state, error, requirement, settled_at)
     SELECT run_id, entry.call_id, %(step)s, entry.call_index, entry.provider_call_id, entry.tool,
         entry.tool_version, entry.kind, entry.flags, entry.arguments,
         sha256(convert_to(
             concat_ws(E'\\n', entry.tool, entry.tool_version, entry.arguments::text), 'UTF8')),
-        entry.state, entry.error, CASE WHEN entry.state <> 'planned' THEN committed_at END
+        entry.state, entry.error, entry.requirement,
+        CASE WHEN entry.state = 'invalid' THEN committed_at END
     FROM run, jsonb_to_recordset(%(planned)s::jsonb) AS entry (call_id text, call_index smallint,
         provider_call_id text, tool text, tool_version text, kind text, flags jsonb,
-        arguments jsonb, state text, error jsonb)
+        arguments jsonb, state text, error jsonb, requirement jsonb)
+    RETURNING run_id, call_id, version, tool, tool_version, arguments, fingerprint
+)"""
+
+# A call whose decision was revoked is proposed again, as the next version of itself.
+_PLANNED_BEFORE = """, planned AS (
+    UPDATE celeriac.effects AS effect SET state = 'proposed', version = version + 1,
+        requirement = entry.requirement
+    FROM run, jsonb_to_recordset(%(proposed)s::jsonb) AS entry (call_id text, requirement jsonb)
+    WHERE effect.run_id = run.run_id AND effect.call_id = entry.call_id
+        AND effect.state = 'planned'
+    RETURNING effect.run_id, effect.call_id, version, tool, tool_version, arguments, fingerprint
+)"""
+
+_PROPOSED = ", proposal AS (" + approvals.INSERT.format(effects="planned") + " RETURNING 1)"
+
+# The run ends, and with it what waits for people; nobody has decided about it.
+_CANCELLED = """, cancelled AS (
+    UPDATE celeriac.approvals SET status = 'cancelled'
+    FROM run WHERE approvals.run_id = run.run_id AND approvals.status = 'pending'
+)"""
+
+# The user has interrupted the run: what people were asked about calls that nobody makes is over.
+_WITHDRAWN = """, withdrawn AS (
+    UPDATE celeriac.approvals AS approval SET
+        status = CASE approval.status WHEN 'pending' THEN 'cancelled' ELSE 'revoked' END,
+        revoked_because = CASE approval.status WHEN 'approved' THEN 'the run was interrupted' END
+    FROM run, jsonb_to_recordset(%(settled)s::jsonb) AS entry (call_id text, state text)
+    WHERE approval.run_id = run.run_id AND approval.call_id = entry.call_id
+        AND entry.state = 'rejected' AND approval.status IN ('pending', 'approved')
 )"""
 
 # The result is taken from `value` itself: as a column of the record, a JSON null would become an
@@ -233,8 +294,11 @@ _SETTLED = """, settled AS (
         state = entry.state, result = value -> 'result',
         result_hash = sha256(convert_to((value -> 'result')::text, 'UTF8')),
         result_artifact = decode(entry.result_artifact, 'hex'), error = entry.error,
-        attempt = CASE WHEN entry.was = 'in_flight' THEN attempt ELSE attempt + 1 END,
-        token = %(token)s, settled_at = committed_at
+        attempt = attempt + (entry.was IN ('planned', 'approved')
+            AND entry.state NOT IN ('invalid', 'rejected'))::int,
+        token = %(token)s,
+        settled_at = CASE WHEN entry.state NOT IN ('planned', 'approved', 'not_done', 'unknown')
+            THEN committed_at END
     FROM run, jsonb_array_elements(%(settled)s::jsonb) AS value,
         jsonb_to_record(value) AS entry (call_id text, was text, state text, result_artifact text,
             error jsonb)
@@ -243,10 +307,10 @@ _SETTLED = """, settled AS (
     RETURNING effect.call_id
 )"""
 
-_ATTEMPTS = """, attempt AS (
+_ATTEMPTS = f""", attempt AS (
     INSERT INTO celeriac.effect_attempts (run_id, call_id, attempt, entry, token, worker_id,
         outcome, evidence)
-    SELECT run.run_id, effect.call_id, effect.attempt, 1, %(token)s, run.worker_id,
+    SELECT run.run_id, effect.call_id, effect.attempt, {NEXT_ENTRY}, %(token)s, run.worker_id,
         entry.state, entry.evidence
     FROM run, jsonb_to_recordset(%(settled)s::jsonb)
         AS entry (call_id text, state text, is_attempt boolean, evidence jsonb)
@@ -272,6 +336,14 @@ _SETTLED_CHECK = """,
     celeriac.demand((SELECT count(*) FROM settled) = %(settled_count)s,
         'an effect of this step is not in the state the step found it in')"""
 
+_HEARD_CHECK = """,
+    celeriac.demand((SELECT count(*) FROM heard) = %(words)s,
+        'the inbox does not hold what the run says')"""
+
+_PROPOSED_CHECK = """,
+    celeriac.demand((SELECT count(*) FROM proposal) = %(proposed_count)s,
+        'a call that this step proposes is not in the state the step found it in')"""
+
 
 def commit(
     connection: Connection,
@@ -293,8 +365,13 @@ def commit(
             FENCE,
             record.advances,
             bool(record.messages),
-            bool(record.events) or record.next.status is not RunStatus.QUEUED,
+            record.hears,
+            record.ends_interrupt,
+            bool(record.events) or record.hears or record.next.status is not RunStatus.QUEUED,
             bool(record.planned),
+            bool(record.proposed),
+            record.next.status.is_terminal and claim.phase is Phase.WAITING_TOOL,
+            any(effect.state is EffectState.REJECTED for effect in record.settled),
             bool(record.settled),
             any(effect.is_attempt for effect in record.settled),
             record.model_call is not None,
@@ -309,82 +386,57 @@ def commit(
     return committed
 
 
-def wake_next_of_thread(connection: Connection, tenant_id: str, thread_id: str) -> None:
-    """Queue the thread's next waiting run if no run of it is active. Needs a transaction.
-
-    The thread's row is locked in a statement of its own: the next statement then sees a run that
-    `start` has inserted meanwhile. If somebody else has the lock, perhaps for as long as a client
-    keeps its transaction open, this does nothing, and the scheduler wakes the run when it is free.
-    The scheduler also publishes what is woken.
-    """
-    key = {"tenant_id": tenant_id, "thread_id": thread_id}
-    locked = connection.exec_driver_sql(
-        "SELECT FROM celeriac.threads"
-        " WHERE tenant_id = %(tenant_id)s AND thread_id = %(thread_id)s FOR UPDATE SKIP LOCKED",
-        key,
-    ).fetchone()
-    if locked is None:
-        return
-    connection.exec_driver_sql(
-        f"""
-        WITH woken AS (
-            UPDATE celeriac.runs SET status = 'queued', phase = resume_phase, resume_phase = NULL,
-                published_at = NULL, publish_count = 0, last_event_seq = last_event_seq + 1
-            WHERE status = 'paused' AND phase = 'waiting_thread' AND run_id = (
-                SELECT run_id FROM celeriac.runs
-                WHERE tenant_id = %(tenant_id)s AND thread_id = %(thread_id)s
-                    AND status = 'paused' AND phase = 'waiting_thread'
-                ORDER BY thread_position LIMIT 1
-            ) AND NOT EXISTS (
-                SELECT FROM celeriac.runs AS active
-                WHERE tenant_id = %(tenant_id)s AND thread_id = %(thread_id)s
-                    AND {HOLDS_THREAD}
-            )
-            RETURNING run_id, last_event_seq
-        )
-        INSERT INTO celeriac.events (run_id, seq, type, data)
-        SELECT run_id, last_event_seq, 'run.woken', '{{"waited_for": "thread"}}' FROM woken
-        """,
-        key,
-    )
-
-
-HOLDS_THREAD = """(
-    active.status IN ('queued', 'running')
-    OR active.status = 'paused' AND active.phase IN ('waiting_timer', 'waiting_worker',
-        'waiting_external', 'waiting_child')
-) AND active.thread_position IS NOT NULL"""
-"""Whether the run called `active` makes the thread's next one wait; a person's pause does not."""
-
-
 @cache
 def _statement(
     fence: str,
     checkpoint: bool,
     messages: bool,
+    heard: bool,
+    interrupted: bool,
     events: bool,
     planned: bool,
+    proposed: bool,
+    cancelled: bool,
+    withdrawn: bool,
     settled: bool,
     attempts: bool,
     model_call: bool,
 ) -> str:
     """Only the parts that this kind of step writes: each table opened costs a few microseconds.
 
-    On one line: psycopg keeps what it parsed only of statements under 4,096 characters, and parsing
+    Packed: psycopg keeps what it parsed only of statements up to 4,096 characters, and parsing
     costs a quarter of a millisecond.
     """
     statement = (
-        _RUN.format(fence=fence)
+        _RUN.format(
+            fence=fence,
+            more=" words_waiting = 0," * heard + " interrupt_requested_at = NULL," * interrupted,
+        )
         + _CHECKPOINT * checkpoint
         + _MESSAGES * messages
+        + _HEARD * heard
         + _EVENTS * events
         + _PLANNED * planned
+        + _PLANNED_BEFORE * (proposed and not planned)
+        + _PROPOSED * proposed
+        + _CANCELLED * cancelled
+        + _WITHDRAWN * withdrawn
         + _SETTLED * settled
         + _ATTEMPTS * attempts
         + _MODEL_CALL * model_call
-        + _END.format(checks=_SETTLED_CHECK if settled else "")
+        + _END.format(
+            checks=_SETTLED_CHECK * settled + _PROPOSED_CHECK * proposed + _HEARD_CHECK * heard
+        )
     )
-    return " ".join(statement.split())
+    return _packed(statement)
+
+
+def _packed(statement: str) -> str:
+    """The statement without white space that nothing needs; its texts hold none of these marks."""
+    packed = " ".join(statement.split())
+    for mark in (", ", "( ", " )", " = ", " + "):
+        packed = packed.replace(mark, mark.strip())
+    return packed
 
 
 def _parameters(
@@ -393,7 +445,9 @@ def _parameters(
     following = record.next
     keeps_claim = keep_claim_seconds is not None and following.status is RunStatus.QUEUED
     is_completed = following.status is RunStatus.COMPLETED
-    events = [*record.events, *_run_event(following)]
+    words = claim.said if record.hears else 0
+    heard = [Event("run.heard", {"words": words})] if words else []
+    events = [*record.events, *heard, *_run_event(following)]
     parameters: dict[str, Any] = {
         "run_id": claim.run_id,
         "step": claim.step,
@@ -414,7 +468,8 @@ def _parameters(
         "agent_hash": record.agent_hash,
         "tools_hash": record.tools_hash,
         "prompt_hash": record.prompt_hash,
-        "messages_added": len(record.messages),
+        "messages_added": len(record.messages) + words,
+        "words": words,
         "events_added": len(events),
         "tool_calls": record.tool_calls,
         "input_tokens": record.input_tokens,
@@ -434,6 +489,13 @@ def _parameters(
         parameters["events"] = dumps([{"type": e.type, "data": e.data} for e in events])
     if record.planned:
         parameters["planned"] = dumps([_planned_row(effect) for effect in record.planned])
+    if record.proposed:
+        parameters |= {
+            "proposed": dumps([proposal.to_row() for proposal in record.proposed]),
+            "proposed_count": len(record.proposed),
+            "tenant_id": claim.tenant_id,
+            "user_id": claim.user_id,
+        }
     if record.settled:
         parameters["settled"] = dumps([_settled_row(effect) for effect in record.settled])
         parameters["settled_count"] = len(record.settled)
@@ -468,6 +530,7 @@ def _planned_row(effect: PlannedEffect) -> dict[str, JsonValue]:
         "arguments": effect.arguments,
         "state": effect.state.value,
         "error": effect.error,
+        "requirement": effect.requirement,
     }
 
 

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import Connection
@@ -12,15 +13,16 @@ from celeriac.codec import JsonValue, dumps
 from celeriac.context import ToolContext
 from celeriac.ids import effect_key
 from celeriac.messages import results_message
-from celeriac.states import EffectKind, EffectState, Phase, StepKind
+from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
 from celeriac.tools import Tool
-from celeriac_storage import artifacts, effects
+from celeriac_storage import artifacts, consuming, effects
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
 from celeriac_storage.history import StoredResult
 from celeriac_storage.steps import Event, Message, Next, SettledEffect, StepRecord
+from celeriac_tasks import approving
 from celeriac_tasks.calling import Outcome, Raised, Returned, call_here, call_in_time
 from celeriac_tasks.conversation import call_result
 from celeriac_tasks.loaded_agent import LoadedAgent
@@ -43,18 +45,43 @@ class Batch:
         first = self.effects[0]
         return EffectKind.NONE if _only_reads(first) else first.kind
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether these calls are to be requested from another process."""
+        first = self.effects[0]
+        return first.is_elsewhere and not first.state.is_settled
+
 
 def next_batch(pending: Sequence[Effect]) -> Batch:
-    """All adjacent calls from the first on that may run side by side, or exactly one other."""
-    size = 1
-    if _may_run_beside_others(pending[0]):
-        while size < len(pending) and _may_run_beside_others(pending[size]):
-            size += 1
-    return Batch(pending[:size], pending[size:])
+    """All adjacent calls from the first on that may run side by side, or that another process is
+    to execute; or exactly one other.
+
+    Of those that can be made now: a call that waits for a person stays where it is, and what was
+    begun is seen to its end first. At least one must be left (`approving.waits`).
+    """
+    ready = [effect for effect in pending if effect.state is not EffectState.PROPOSED]
+    begun = [effect for effect in ready if effect.state in _BEGUN]
+    chosen = begun[:1] or ready[:1]
+    if not begun and _may_run_beside_others(ready[0]):
+        chosen = list(takewhile(_may_run_beside_others, ready))
+    elif not begun and _may_be_requested_with_others(ready[0]):
+        chosen = list(takewhile(_may_be_requested_with_others, ready))
+    calls = {effect.call_id for effect in chosen}
+    return Batch(chosen, [effect for effect in pending if effect.call_id not in calls])
+
+
+_BEGUN = (EffectState.IN_FLIGHT, EffectState.UNKNOWN)
 
 
 def _may_run_beside_others(effect: Effect) -> bool:
-    return _only_reads(effect) and not effect.is_exclusive
+    if effect.state.is_settled:
+        return True
+    return _only_reads(effect) and not effect.is_exclusive and effect.requirement is None
+
+
+def _may_be_requested_with_others(effect: Effect) -> bool:
+    is_free = not effect.is_exclusive and effect.requirement is None
+    return effect.is_elsewhere and not effect.state.is_settled and is_free
 
 
 def _only_reads(effect: Effect) -> bool:
@@ -64,9 +91,9 @@ def _only_reads(effect: Effect) -> bool:
 class ToolFailed(Exception):
     """A transactional tool raised; its transaction has to be rolled back."""
 
-    def __init__(self, error: dict[str, JsonValue]) -> None:
-        super().__init__(error["message"])
-        self.error = error
+    def __init__(self, raised: Raised) -> None:
+        super().__init__(raised.error["message"])
+        self.raised = raised
 
 
 class Acting:
@@ -78,19 +105,14 @@ class Acting:
         self._claim = claim
         self._batch = batch
         self._progress: list[Event] = []
+        self._failures: list[Event] = []  # that are tried again
+        self._checks: list[Event] = []  # of the decision that the call is made on
         self._lock = threading.Lock()
 
     @property
-    def tool_name(self) -> str:
-        return self._batch.effects[0].tool
-
-    def lost_attempt(self) -> Transition | None:
-        """What to do if an earlier worker left the call in flight: never make it again."""
-        effect = self._batch.effects[0]
-        if effect.state is not EffectState.IN_FLIGHT:
-            return None
-        message = f"the worker of attempt {effect.attempt} was lost during the call"
-        return self._unknown(effect, {"kind": "worker_lost", "message": message})
+    def effects(self) -> Sequence[Effect]:
+        """The calls of this step."""
+        return self._batch.effects
 
     def missing_tool(self) -> Transition | None:
         """What to do if this worker's code lacks a tool that is still to be called."""
@@ -101,29 +123,47 @@ class Acting:
                     f"{self._claim.agent}: deploy code that has it, then "
                     f"`celeriac retry {self._claim.run_id}`"
                 )
-                return self._attention({"kind": "missing_tool", "message": message})
+                return self.attention({"kind": "missing_tool", "message": message})
         return None
 
     def read(self) -> Transition:
         """Run the read-only calls side by side; those settled before are only told to the model."""
         todo = [effect for effect in self._batch.effects if not effect.state.is_settled]
+        for effect in todo:
+            if effect.requirement is not None:
+                tool = self._loaded.tools[effect.tool]
+                with approving.authorized(self._database, self._claim, tool, effect):
+                    pass  # the decision is used up before anything is read
         if len(todo) <= 1:
             outcomes = [self._call(effect) for effect in todo]
         else:
             with ThreadPoolExecutor(min(len(todo), MAX_PARALLEL_READS)) as threads:
                 outcomes = list(threads.map(self._call, todo))
-        return self._done(
-            [self._settled(effect, outcome) for effect, outcome in zip(todo, outcomes, strict=True)]
-        )
+        settled: list[SettledEffect] = []
+        waits: list[float] = []
+        for effect, outcome in zip(todo, outcomes, strict=True):
+            wait = self._wait_before_retry(effect, outcome)
+            if wait is None:
+                settled.append(self.settled(effect, outcome))
+            else:
+                waits.append(wait)
+                settled.append(_still_planned(effect))
+        return self._stay_for(max(waits), settled) if waits else self.done(settled)
 
     def mark(self, connection: Connection) -> None:
         """Mark the transactional call as in flight, in the transaction that it will write in.
 
-        Raises `Fenced` or `RequestsChanged`.
+        Raises `Fenced` or `RequestsChanged`, or `ApprovalLost` if a decision was needed and does
+        not hold any more.
         """
         (effect,) = self._batch.effects
         tool = self._loaded.tools[effect.tool]
         effects.begin_transactional(connection, self._claim, effect.call_id, tool.timeout_seconds)
+        if effect.requirement is not None:
+            approving.check_with_code(tool, effect)
+            consumed = consuming.consume(connection, self._claim, effect)
+            # Not written here: the run's row would be locked for as long as the tool takes.
+            self._checks = [Event(*each) for each in consuming.checked_events(effect, consumed)]
 
     def transact(self, connection: Connection) -> Transition:
         """Run the marked call in the step's own transaction.
@@ -134,49 +174,44 @@ class Acting:
         (effect,) = self._batch.effects
         tool = self._loaded.tools[effect.tool]
         reach("act.before_tool", self._claim.step)
-        outcome = call_here(tool, self._context(effect, tool, connection), effect.arguments)
+        outcome = call_here(tool, self.context(effect, tool, connection), effect.arguments)
         reach("act.after_tool", self._claim.step)
         if isinstance(outcome, Raised):
-            raise ToolFailed(outcome.error)
-        settled = self._settled(effect, outcome, connection)
-        return self._done([replace(settled, was=EffectState.IN_FLIGHT)])
+            raise ToolFailed(outcome)
+        settled = self.settled(effect, outcome, connection)
+        return self.done([replace(settled, was=EffectState.IN_FLIGHT)])
 
-    def failed(self, error: dict[str, JsonValue]) -> Transition:
-        """The transactional call failed and everything it wrote is undone: tell the model."""
+    def failed(self, raised: Raised) -> Transition:
+        """The transactional call failed and everything it wrote is undone: try it again later, or
+        tell the model."""
         (effect,) = self._batch.effects
-        return self._done([self._settled(effect, Raised(error, is_definite=True))])
+        again = self.again(effect, raised) if raised.is_retried else None
+        return again or self.done([self.settled(effect, raised)])
 
-    def call_external(self) -> Transition:
-        """Record the attempt, make the call, and say what came of it.
-
-        Raises `Fenced` or `RequestsChanged` before the call is made.
-        """
-        (effect,) = self._batch.effects
-        tool = self._loaded.tools[effect.tool]
-        reach("act.before_in_flight", self._claim.step)
-        with self._database.connect() as connection:
-            attempt = effects.begin_attempt(
-                connection, self._claim, effect.call_id, tool.timeout_seconds
+    def again(self, effect: Effect, raised: Raised) -> Transition | None:
+        """Try this call again later, as its tool's policy says; None after the last attempt."""
+        wait = self._wait_before_retry(effect, raised)
+        if wait is None:
+            return None
+        tried = _still_planned(effect)
+        if effect.state is EffectState.IN_FLIGHT:
+            tried = SettledEffect(
+                effect.call_id,
+                effect.state,
+                EffectState.NOT_DONE,
+                is_attempt=True,
+                evidence=raised.error,
             )
-        context = replace(
-            self._context(effect, tool), attempt=attempt.attempt, deadline=attempt.deadline_at
-        )
-        reach("act.before_call", self._claim.step)
-        outcome = call_in_time(tool, context, effect.arguments)
-        reach("act.after_call", self._claim.step)
-        begun = replace(effect, state=EffectState.IN_FLIGHT, attempt=attempt.attempt)
-        if isinstance(outcome, Raised) and not outcome.is_definite:
-            return self._unknown(begun, outcome.error)
-        return self._done([replace(self._settled(begun, outcome), is_attempt=True)])
+        return self._stay_for(wait, [tried])
 
     def _call(self, effect: Effect) -> Outcome:
         tool = self._loaded.tools[effect.tool]
         reach("act.before_tool", self._claim.step)
-        outcome = call_in_time(tool, self._context(effect, tool), effect.arguments)
+        outcome = call_in_time(tool, self.context(effect, tool), effect.arguments)
         reach("act.after_tool", self._claim.step)
         return outcome
 
-    def _context(
+    def context(
         self, effect: Effect, tool: Tool[..., Any], connection: Connection | None = None
     ) -> ToolContext:
         claim = self._claim
@@ -200,7 +235,7 @@ class Acting:
                 data: dict[str, JsonValue] = {"call_id": effect.call_id, "text": text}
                 self._progress.append(Event("tool.progress", data))
 
-    def _settled(
+    def settled(
         self, effect: Effect, outcome: Outcome, connection: Connection | None = None
     ) -> SettledEffect:
         if isinstance(outcome, Returned):
@@ -222,7 +257,7 @@ class Acting:
         with self._database.connect() as own:
             return artifacts.store(own, text)
 
-    def _done(self, settled: Sequence[SettledEffect]) -> Transition:
+    def done(self, settled: Sequence[SettledEffect]) -> Transition:
         batch = self._batch
         outcomes = {effect.call_id: effect for effect in settled}
         results = [
@@ -239,7 +274,9 @@ class Acting:
             )
             for effect in batch.effects
         ]
-        following = Phase.WAITING_TOOL if batch.remaining else Phase.WAITING_MODEL
+        following = Next.queued(Phase.WAITING_TOOL if batch.remaining else Phase.WAITING_MODEL)
+        if batch.remaining and approving.waits(batch.remaining):
+            following = approving.WAIT_FOR_PEOPLE
         state: dict[str, JsonValue] = {}
         if batch.remaining:
             state["pending"] = [effect.call_id for effect in batch.remaining]
@@ -248,17 +285,22 @@ class Acting:
         told: list[JsonValue] = [effect.call_id for effect in batch.effects]
         return Transition(
             StepRecord(
-                next=Next.queued(following),
+                next=following,
                 kind=StepKind.ACT,
                 reason="after_tools",
                 state=state,
                 messages=[Message("results", {"calls": told})],
-                events=[*self._progress, *(self._outcome_event(effect) for effect in settled)],
+                events=self._events(settled),
                 settled=settled,
             ),
             [results_message(results)],
             batch.remaining,
         )
+
+    def _events(self, settled: Sequence[SettledEffect]) -> list[Event]:
+        to_be_made = (EffectState.PLANNED, EffectState.APPROVED)
+        news = [effect for effect in settled if effect.state not in to_be_made]
+        return [*self._checks, *self._progress, *self._failures, *map(self._outcome_event, news)]
 
     def _outcome_event(self, settled: SettledEffect) -> Event:
         (tool,) = (e.tool for e in self._batch.effects if e.call_id == settled.call_id)
@@ -267,34 +309,58 @@ class Acting:
             data["error"] = settled.error
         return Event(f"effect.{settled.state}", data)
 
-    def _unknown(self, effect: Effect, why: dict[str, JsonValue]) -> Transition:
-        """Nobody knows whether the call took effect: a person must say."""
-        run_id, call_id = self._claim.run_id, effect.call_id
-        message = (
-            f"the outcome of {effect.tool} (call {call_id}, attempt {effect.attempt}) is unknown: "
-            f"{why['message']}. Look at the target, then say `celeriac resolve {run_id} {call_id} "
-            "--committed JSON` or `--not-done`"
-        )
-        settled = SettledEffect(
-            call_id,
-            EffectState.IN_FLIGHT,
-            EffectState.UNKNOWN,
-            error=why,
-            is_attempt=True,
-            evidence=why,
-        )
-        return self._attention({"kind": "unknown_effect", "message": message}, [settled])
-
-    def _attention(
-        self, error: dict[str, JsonValue], settled: Sequence[SettledEffect] = ()
-    ) -> Transition:
+    def stay(self, following: Next, reason: str, settled: Sequence[SettledEffect]) -> Transition:
+        """The step did not get there: the run stays, with what became known about its calls."""
         return Transition(
             StepRecord(
-                next=Next.needs_attention(Phase.WAITING_TOOL, error),
+                next=following,
                 kind=StepKind.ACT,
-                reason="needs_attention",
+                reason=reason,
                 advances=False,
-                events=[*self._progress, *(self._outcome_event(effect) for effect in settled)],
+                events=self._events(settled),
                 settled=settled,
             )
         )
+
+    def attention(
+        self, error: dict[str, JsonValue], settled: Sequence[SettledEffect] = ()
+    ) -> Transition:
+        """Only a person can say how the step goes on."""
+        return self.stay(
+            Next.needs_attention(Phase.WAITING_TOOL, error), "needs_attention", settled
+        )
+
+    def _wait_before_retry(self, effect: Effect, outcome: Outcome) -> float | None:
+        """Seconds until the call is tried again; None if it is not."""
+        if not isinstance(outcome, Raised) or not outcome.is_retried:
+            return None
+        retry = self._loaded.tools[effect.tool].recovery.retry
+        assert retry is not None, "it said so"
+        is_begun = effect.state is EffectState.IN_FLIGHT
+        attempt = effect.attempt if is_begun else effect.attempt + 1
+        if retry.backoff.is_exhausted(attempt):
+            return None
+        seconds = retry.backoff.delay_seconds(attempt)
+        data: dict[str, JsonValue] = {
+            "call_id": effect.call_id,
+            "tool": effect.tool,
+            "attempt": attempt,
+            "error": outcome.error,
+            "retry_in_seconds": round(seconds, 3),
+        }
+        self._failures.append(Event("tool.failed", data))
+        return seconds
+
+    def _stay_for(self, seconds: float, settled: Sequence[SettledEffect]) -> Transition:
+        pause = Next(
+            RunStatus.PAUSED,
+            Phase.WAITING_TIMER,
+            resume_phase=Phase.WAITING_TOOL,
+            wake_after_seconds=seconds,
+        )
+        return self.stay(pause, "tool_failed", settled)
+
+
+def _still_planned(effect: Effect) -> SettledEffect:
+    """One more attempt at a call without effect has failed, and it is still to be made."""
+    return SettledEffect(effect.call_id, effect.state, effect.state)

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from celeriac.ids import CallId, RunId
 from celeriac.messages import CallResult, load_message, results_message
+from celeriac.states import EffectState
 from celeriac_storage.claims import Claim
 from celeriac_storage.effects import Effect
 from celeriac_storage.history import (
@@ -44,11 +45,16 @@ class Conversation:
         """The calls of this act step, or None if they have to be read.
 
         What was remembered holds for the next step under the same claim, or for the very next
-        claim: in between nobody had the run, so nobody has moved an effect.
+        claim: in between nobody had the run, so nobody has moved an effect. Except for those that
+        wait for a person or another process, who need no claim.
         """
         is_current = self._pending_epoch in (claim.epoch, claim.epoch - 1)
         wanted = pending_calls(claim)
-        if is_current and [effect.call_id for effect in self._pending] == wanted:
+        is_ours = all(
+            effect.state is not EffectState.PROPOSED and not effect.is_elsewhere
+            for effect in self._pending
+        )
+        if is_current and is_ours and [effect.call_id for effect in self._pending] == wanted:
             return self._pending
         return None
 

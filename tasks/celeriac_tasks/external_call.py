@@ -6,9 +6,11 @@ verify     if the tool has one: what the target shows counts, not what the tool 
 settle     by the step's commit, or by whoever recovers the attempt (`recovering`)
 """
 
+import time
 from dataclasses import replace
 
 from celeriac.codec import JsonValue
+from celeriac.context import ToolContext
 from celeriac.recovery import Done, Finding, NotDone, Unclear
 from celeriac.secrets import redact
 from celeriac.states import EffectState, Phase, RunStatus
@@ -20,7 +22,7 @@ from celeriac_storage.effects import Effect
 from celeriac_storage.steps import Next, SettledEffect
 from celeriac_tasks.acting import Acting
 from celeriac_tasks.approving import authorized
-from celeriac_tasks.calling import Raised, Returned, call_in_time
+from celeriac_tasks.calling import Outcome, Raised, Returned, call_in_time
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.recovering import Ask, LookLater, SendAgain, Settle, decide
 from celeriac_tasks.transition import Transition
@@ -53,6 +55,7 @@ class ExternalCall:
         """
         step = self._claim.step
         reach("act.before_in_flight", step)
+        begun_at = time.monotonic()  # no later than the moment that the deadline counts from
         with authorized(self._database, self._claim, self._tool, self._effect) as (
             connection,
             decision,
@@ -70,7 +73,7 @@ class ExternalCall:
             deadline=attempt.deadline_at,
         )
         reach("act.before_call", step)
-        outcome = call_in_time(self._tool, context, self._effect.arguments)
+        outcome = self._call(context, begun_at)
         reach("act.after_call", step)
         begun = replace(self._effect, state=EffectState.IN_FLIGHT, attempt=attempt.attempt)
         if isinstance(outcome, Returned):
@@ -81,6 +84,19 @@ class ExternalCall:
             settled = self._acting.settled(begun, outcome)
             return self._acting.done([replace(settled, is_attempt=True)])
         return self._lost(begun, outcome)
+
+    def _call(self, context: ToolContext, begun_at: float) -> Outcome:
+        # A worker that was frozen until now is thought to be dead, and past the deadline others
+        # take the call for over: they may have made it anew. A freeze between this look and the
+        # request cannot be noticed here; then only the target can tell by the key.
+        late_seconds = time.monotonic() - begun_at - self._tool.timeout_seconds
+        if late_seconds < 0:
+            return call_in_time(self._tool, context, self._effect.arguments)
+        message = (
+            f"tool {self._tool.name} was not called: {late_seconds:.1f} s after its deadline it "
+            "had not been begun"
+        )
+        return Raised({"kind": "too_late", "message": message}, is_definite=True)
 
     def recover(self) -> Transition:
         """Find out what came of an attempt whose outcome is not known, and go on from there."""

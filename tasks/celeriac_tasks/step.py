@@ -20,18 +20,24 @@ from sqlalchemy import Connection
 from celeriac.errors import DatabaseUnavailable, Fenced
 from celeriac.ids import ClaimToken, RunId
 from celeriac.limits import Limits, Use
-from celeriac.states import EffectKind, Phase, RunStatus, StepKind
+from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
 from celeriac_storage import claims, dispatch, effects
 from celeriac_storage.claims import Claim, RequestsChanged
+from celeriac_storage.consuming import ApprovalLost
 from celeriac_storage.effects import Effect
 from celeriac_storage.steps import Committed, Next, StepRecord, commit
-from celeriac_tasks.acting import Acting, next_batch
+from celeriac_tasks import approving, requesting
+from celeriac_tasks.acting import Acting, Batch, next_batch
+from celeriac_tasks.approving import WAIT_FOR_PEOPLE
 from celeriac_tasks.conversation import Conversation, pending_calls
+from celeriac_tasks.external_call import ExternalCall
 from celeriac_tasks.loaded_agent import LoadedAgent
+from celeriac_tasks.requesting import WAIT_FOR_RESULTS
 from celeriac_tasks.thinking import think
 from celeriac_tasks.transacting import commit_with_tool
 from celeriac_tasks.transition import Transition
+from celeriac_tasks.withdrawing import withdrawn
 from celeriac_tasks.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
@@ -135,6 +141,8 @@ class _Step:
         self._deadline_seconds = loaded.agent.step_deadline_seconds
         self._keep_claim_seconds = self._deadline_seconds if may_keep_claim else None
         self._record: StepRecord | None = None
+        self._requested: Sequence[Effect] = ()  # whose results another process is to submit
+        self._was_asked = False  # for something, after the record to commit was made
 
     def take(self) -> Committed:
         """Make the transition and commit it. Raises `Fenced` or `DatabaseUnavailable`."""
@@ -161,7 +169,12 @@ class _Step:
             step=committed.step,
             phase=record.next.phase,
             state=dict(record.state),
-            message_count=claim.message_count + len(record.messages),
+            is_interrupt_requested=claim.is_interrupt_requested and not record.ends_interrupt,
+            is_interrupt_answered=claim.is_interrupt_answered and not record.ends_interrupt,
+            said=0 if record.hears else claim.said,
+            message_count=claim.message_count
+            + len(record.messages)
+            + (claim.said if record.hears else 0),
             step_started_at=committed.committed_at,
             failed_thinks=record.failed_thinks,
             tool_calls_used=claim.tool_calls_used + record.tool_calls,
@@ -177,7 +190,12 @@ class _Step:
             return self._act(pending)
         if (ended := self._ended_before_it_begins()) is not None:
             return self._commit(Transition(ended))
-        return self._commit(think(self._loaded, self._claim, self._conversation.messages))
+        if self._claim.said:
+            # A step of its own, so that the model is only ever asked about what is committed.
+            following = Next.queued(Phase.WAITING_MODEL)
+            return self._commit(Transition(StepRecord(following, StepKind.THINK, "said")))
+        hearing = self._worker.hearing
+        return self._commit(think(self._loaded, self._claim, self._conversation.messages, hearing))
 
     def _load(self) -> Sequence[Effect]:
         """Read what this process does not have: for a think step new messages, for an act step the
@@ -195,27 +213,98 @@ class _Step:
         return ()
 
     def _act(self, pending: Sequence[Effect]) -> tuple[Committed, Transition]:
+        self._requested = [effect for effect in pending if requesting.is_requested(effect)]
+        if self._requested:
+            waiting = StepRecord(WAIT_FOR_RESULTS, StepKind.ACT, "waiting_external", advances=False)
+            return self._commit(Transition(waiting))
+        is_settling = any(ExternalCall.is_lost(effect) for effect in pending)
+        if self._claim.is_interrupt_answered and not is_settling:
+            return self._withdraw(pending)
+        if approving.waits(pending):
+            # Woken by a decision about another call, or one was revoked and is asked for again.
+            ended = self._ended_before_it_begins()
+            waiting = StepRecord(WAIT_FOR_PEOPLE, StepKind.ACT, "waiting_approval", advances=False)
+            return self._commit(Transition(ended or waiting))
         batch = next_batch(pending)
         acting = Acting(self._worker.database, self._loaded, self._claim, batch)
-        if (lost := acting.lost_attempt()) is not None:
-            return self._commit(lost)
-        if (ended := self._ended_before_it_begins()) is not None:
+        is_lost = ExternalCall.is_lost(batch.effects[0])
+        # A call that somebody has begun is seen to its end first, whatever was asked for meanwhile.
+        if not is_lost and (ended := self._ended_before_it_begins()) is not None:
+            return self._commit(Transition(ended))
+        if not is_lost and (ended := approving.ended_by_rejection(pending)) is not None:
             return self._commit(Transition(ended))
         if (missing := acting.missing_tool()) is not None:
             return self._commit(missing)
-        if batch.kind is EffectKind.TRANSACTIONAL:
-            deed, committed = commit_with_tool(self._worker, acting, self._commit_in)
-            reach("step.after_commit", self._claim.step)
-            return committed, deed
-        return self._commit(
-            acting.read() if batch.kind is EffectKind.NONE else acting.call_external()
-        )
+        first = batch.effects[0]
+        if first.state is EffectState.PLANNED and first.requirement is not None:
+            return self._commit(approving.proposed_again(self._loaded, self._claim, first))
+        try:
+            return self._execute(acting, batch, is_lost=is_lost)
+        except ApprovalLost as lost:
+            return self._commit(
+                approving.withdrawn(self._worker.database, self._claim, first, lost)
+            )
+
+    def _withdraw(self, pending: Sequence[Effect]) -> tuple[Committed, Transition]:
+        """Tell the model that its calls are not made, and what the user said instead."""
+        ended = self._ended_before_it_begins()
+        acting = Acting(self._worker.database, self._loaded, self._claim, Batch(pending, ()))
+        left = acting.done(withdrawn(pending)) if ended is None else Transition(ended)
+        # Not `_commit`: a decision about one of the calls may be what was asked for meanwhile, and
+        # then the whole step begins again.
+        record = self._adopted(left.record)
+        with self._worker.active, self._worker.session(record) as connection:
+            reach("step.before_commit", self._claim.step)
+            committed = self._commit_once(connection, record)
+        reach("step.after_commit", self._claim.step)
+        return committed, left
+
+    def _request(self, batch: Batch) -> tuple[Committed, Transition]:
+        """Have another process execute the calls, and wait for it."""
+        record = StepRecord(WAIT_FOR_RESULTS, StepKind.ACT, "requested", advances=False)
+        database, loaded, claim = self._worker.database, self._loaded, self._claim
+        with (
+            self._worker.active,
+            requesting.requested(database, loaded, claim, batch) as connection,
+        ):
+            committed = self._commit_in(connection, record)
+        reach("step.after_commit", claim.step)
+        return committed, Transition(record)
+
+    def _execute(
+        self, acting: Acting, batch: Batch, *, is_lost: bool
+    ) -> tuple[Committed, Transition]:
+        if batch.is_elsewhere:
+            return self._request(batch)
+        match batch.kind:
+            case EffectKind.NONE:
+                return self._commit(acting.read())
+            case EffectKind.TRANSACTIONAL:
+                deed, committed = commit_with_tool(self._worker, acting, self._commit_in)
+                reach("step.after_commit", self._claim.step)
+                return committed, deed
+            case EffectKind.EXTERNAL:
+                call = ExternalCall(self._worker.database, self._loaded, self._claim, acting)
+                return self._commit_call(call.recover() if is_lost else call.make())
+
+    def _commit_call(self, left: Transition) -> tuple[Committed, Transition]:
+        try:
+            return self._commit(left)
+        except Fenced:
+            # Thought to be dead while it was calling. What it knows of its own call is a fact.
+            self._worker.report_outcomes(self._claim, left.record.settled)
+            raise
 
     def _ended_before_it_begins(self) -> StepRecord | None:
         claim = self._claim
         kind = StepKind.ACT if claim.phase is Phase.WAITING_TOOL else StepKind.THINK
         if claim.is_cancel_requested:
             return StepRecord(Next.cancelled(), kind, "cancelled", advances=False)
+        if claim.is_interrupt_requested and not claim.is_interrupt_answered:
+            wait = Next.waiting_for_user(claim.phase)
+            return StepRecord(
+                wait, kind, "interrupted", advances=False, failed_thinks=claim.failed_thinks
+            )
         use = Use(
             steps=claim.step,
             tool_calls=claim.tool_calls_used,
@@ -247,7 +336,7 @@ class _Step:
                 reach("step.after_commit", self._claim.step)
                 return committed, left
             except RequestsChanged as changed:
-                self._claim = changed.claim
+                self._claim, self._was_asked = changed.claim, True
             except DatabaseUnavailable:
                 if self._worker.is_draining or time.monotonic() > give_up_at:
                     raise
@@ -260,17 +349,21 @@ class _Step:
             try:
                 return self._commit_once(connection, self._adopted(record))
             except RequestsChanged as changed:
-                self._claim = changed.claim
+                self._claim, self._was_asked = changed.claim, True
 
     def _commit_once(self, connection: Connection, record: StepRecord) -> Committed:
         self._record = record
-        return commit(connection, self._claim, record, keep_claim_seconds=self._keep_claim_seconds)
+        # A step that did not get there is for the next claim, which reads what this one recorded.
+        keep_claim_seconds = self._keep_claim_seconds if record.advances else None
+        return commit(connection, self._claim, record, keep_claim_seconds=keep_claim_seconds)
 
     def _adopted(self, record: StepRecord) -> StepRecord:
-        """`record` as the run's row allows it now: versions pinned once, a cancel heeded.
+        """`record` as the run's row allows it now: versions pinned once, words heard, an interrupt
+        or a cancel heeded.
 
         What was done is recorded all the same; only where the run goes next changes.
         """
+        claim = self._claim
         if self._claim.agent_hash is None:
             loaded = self._loaded
             record = replace(
@@ -279,7 +372,32 @@ class _Step:
                 tools_hash=loaded.tools_hash,
                 prompt_hash=loaded.prompt_hash,
             )
+        if record.next in (WAIT_FOR_PEOPLE, WAIT_FOR_RESULTS) and self._was_asked:
+            # Perhaps it was what is waited for, a decision or a result: look again.
+            record = replace(record, next=Next.queued(Phase.WAITING_TOOL))
+        if claim.said and record.advances and record.next.asks_model_next:
+            # Before any call is asked for, or after all results: providers refuse words between.
+            record = replace(
+                record,
+                next=Next.queued(Phase.WAITING_MODEL),
+                reason="said" if record.next.status is RunStatus.COMPLETED else record.reason,
+                hears=True,
+                ends_interrupt=claim.is_interrupt_answered,
+            )
         goes_on = record.next.status in (RunStatus.QUEUED, RunStatus.PAUSED)
-        if self._claim.is_cancel_requested and goes_on:
-            record = replace(record, next=Next.cancelled(), reason="cancelled")
+        is_clear = all(effect.state is not EffectState.UNKNOWN for effect in record.settled)
+        if claim.is_cancel_requested and goes_on and is_clear:
+            settled, events = requesting.abandoned(self._requested)
+            return replace(
+                record,
+                next=Next.cancelled(),
+                reason="cancelled",
+                settled=[*record.settled, *settled],
+                events=[*record.events, *events],
+            )
+        is_interrupted = claim.is_interrupt_requested and not claim.is_interrupt_answered
+        if is_interrupted and goes_on and is_clear:
+            resume_phase = record.next.resume_phase or record.next.phase
+            assert resume_phase is not None
+            return replace(record, next=Next.waiting_for_user(resume_phase))
         return record

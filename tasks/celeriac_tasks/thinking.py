@@ -1,13 +1,14 @@
 """The think transition: ask the model, and turn what it says into a step record."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from concurrent.futures import CancelledError
+from dataclasses import asdict, replace
 from functools import cache
 
 from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 
 from celeriac import model_loop, models
-from celeriac.backoff import backoff_for
+from celeriac.approval import Requirement
 from celeriac.codec import JsonValue, stored_form
 from celeriac.errors import InvalidArguments
 from celeriac.ids import call_id
@@ -16,9 +17,11 @@ from celeriac.messages import dump_message, load_message, question_message
 from celeriac.scripted import ScriptedModel
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
+from celeriac.think_backoff import backoff_for
 from celeriac.think_failure import ThinkFailure, ThinkFailureKind, check_response, classify
 from celeriac.tool_flags import ToolFlags
 from celeriac.tools import parse_arguments
+from celeriac_storage.approvals import Proposal
 from celeriac_storage.claims import Claim
 from celeriac_storage.effects import Effect
 from celeriac_storage.steps import (
@@ -29,6 +32,8 @@ from celeriac_storage.steps import (
     PlannedEffect,
     StepRecord,
 )
+from celeriac_tasks.approving import WAIT_FOR_PEOPLE, proposal_events, propose
+from celeriac_tasks.hearing import Hearing
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.transition import Transition
 
@@ -37,11 +42,18 @@ EMPTY_ANSWER = "Your last answer was empty. Call a tool, or answer with text."
 _UNKNOWN_TOOL_VERSION = "-"
 
 
-def think(loaded: LoadedAgent, claim: Claim, messages: Sequence[ModelMessage]) -> Transition:
-    """Ask the model once. Holds no connection; may take as long as the agent's think timeout."""
+def think(
+    loaded: LoadedAgent, claim: Claim, messages: Sequence[ModelMessage], hearing: Hearing
+) -> Transition:
+    """Ask the model once. Holds no connection; may take as long as the agent's think timeout.
+
+    The request is cancelled, and its connection closed, if the run is asked to stop meanwhile.
+    """
     reach("think.before_model_call", claim.step)
     try:
-        response = _ask(loaded, messages)
+        response = _ask(loaded, claim, messages, hearing)
+        if response is None:
+            return Transition(_stopped(loaded, claim))
         failure = check_response(response)
     except Exception as error:  # noqa: BLE001 - SDKs raise anything; `classify` sorts it
         return Transition(_failed(loaded, claim, classify(error), None))
@@ -53,13 +65,17 @@ def think(loaded: LoadedAgent, claim: Claim, messages: Sequence[ModelMessage]) -
     return Transition(_failed(loaded, claim, failure, response))
 
 
-def _ask(loaded: LoadedAgent, messages: Sequence[ModelMessage]) -> ModelResponse:
+def _ask(
+    loaded: LoadedAgent, claim: Claim, messages: Sequence[ModelMessage], hearing: Hearing
+) -> ModelResponse | None:
+    """The model's response, or None if the run was asked to stop before there was one."""
     agent = loaded.agent
     if isinstance(loaded.model, ScriptedModel):
         turn = loaded.model.answer(messages)
         if turn.delay_seconds == 0:
             return loaded.model.respond(messages, turn)
-    return model_loop.run(
+    timeout_seconds = agent.think_timeout_seconds + LOOP_MARGIN_SECONDS
+    future = model_loop.submit(
         models.request(
             loaded.model,
             messages,
@@ -67,8 +83,15 @@ def _ask(loaded: LoadedAgent, messages: Sequence[ModelMessage]) -> ModelResponse
             tools=loaded.definitions,
             timeout_seconds=agent.think_timeout_seconds,
         ),
-        timeout_seconds=agent.think_timeout_seconds + LOOP_MARGIN_SECONDS,
+        timeout_seconds=timeout_seconds,
     )
+    with hearing.waiting(claim.run_id, future.cancel) as wait:
+        try:
+            return model_loop.wait(future, timeout_seconds)
+        except CancelledError:
+            if wait.is_over:
+                return None
+            raise
 
 
 def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Transition:
@@ -76,10 +99,12 @@ def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Tra
     stored_body = stored_form(body)  # without secrets, as another worker will read it
     assert isinstance(stored_body, dict)
     planned = _plan(loaded, claim.step, response.tool_calls)
+    planned, proposals = _proposed(loaded, claim, planned, response.text or "")
     corrections = _corrections(claim, planned)
     state: dict[str, JsonValue] = {}
     if planned:
-        following = Next.queued(Phase.WAITING_TOOL)
+        is_undecided = all(effect.state is EffectState.PROPOSED for effect in planned)
+        following = WAIT_FOR_PEOPLE if is_undecided else Next.queued(Phase.WAITING_TOOL)
         reason = "before_tools"
         state["pending"] = [effect.call_id for effect in planned]
     elif response.state == "suspended":
@@ -111,6 +136,7 @@ def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Tra
         )
     if following.status.is_terminal:
         reason = "terminal"
+        planned, proposals = [_unproposed(effect) for effect in planned], []
     return Transition(
         StepRecord(
             next=following,
@@ -118,8 +144,12 @@ def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Tra
             reason=reason,
             state=state,
             messages=[Message("assistant", body)],
-            events=[_answer_event(claim, planned)],
+            events=[
+                _answer_event(claim, planned),
+                *proposal_events(proposals, {effect.call_id: effect.tool for effect in planned}),
+            ],
             planned=planned,
+            proposed=proposals,
             model_call=_model_call(loaded, claim, "answered", response),
             tool_calls=len(planned),
             input_tokens=response.usage.input_tokens,
@@ -144,6 +174,8 @@ def _as_stored(planned: PlannedEffect) -> Effect:
         result=None,
         error=planned.error,
         is_exclusive=bool(planned.flags and planned.flags.get("exclusive")),
+        requirement=planned.requirement,
+        is_elsewhere=bool(planned.flags and planned.flags.get("elsewhere")),
     )
 
 
@@ -180,7 +212,45 @@ def _planned_call(loaded: LoadedAgent, step: int, index: int, call: ToolCallPart
             EffectState.INVALID,
             _error("invalid_arguments", str(error)),
         )
-    return PlannedEffect(*identity, tool.version, tool.effect, arguments, flags=_flags(tool.flags))
+    effect = PlannedEffect(
+        *identity, tool.version, tool.effect, arguments, flags=_flags(tool.flags)
+    )
+    if tool.approval is None:
+        return effect
+    requirement = tool.approval.requirement(arguments, tool.rollback)
+    return replace(effect, requirement=None if requirement is None else requirement.to_json())
+
+
+def _proposed(
+    loaded: LoadedAgent, claim: Claim, planned: Sequence[PlannedEffect], said: str
+) -> tuple[list[PlannedEffect], list[Proposal]]:
+    """The calls, with those that need a person's decision proposed, and their proposals."""
+    calls: list[PlannedEffect] = []
+    proposals: list[Proposal] = []
+    for effect in planned:
+        if effect.requirement is None:
+            calls.append(effect)
+            continue
+        tool, requirement = loaded.tools[effect.tool], Requirement.from_json(effect.requirement)
+        try:
+            proposal = propose(
+                loaded, claim, tool, effect.call_id, effect.arguments, requirement, said
+            )
+        except InvalidArguments as error:
+            refused = _error("invalid_arguments", str(error))
+            calls.append(
+                replace(effect, state=EffectState.INVALID, error=refused, requirement=None)
+            )
+        else:
+            calls.append(replace(effect, state=EffectState.PROPOSED))
+            proposals.append(proposal)
+    return calls, proposals
+
+
+def _unproposed(effect: PlannedEffect) -> PlannedEffect:
+    """The run ends with this response, so nobody is asked."""
+    is_proposed = effect.state is EffectState.PROPOSED
+    return replace(effect, state=EffectState.PLANNED) if is_proposed else effect
 
 
 @cache  # every call of a tool has the tool's own
@@ -230,6 +300,21 @@ def _asked_back(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> T
             output_tokens=response.usage.output_tokens,
         ),
         [load_message(question)],
+    )
+
+
+def _stopped(loaded: LoadedAgent, claim: Claim) -> StepRecord:
+    """The attempt is a row; where the run goes is what was asked for, which the commit learns."""
+    error = _error("interrupted", "the run was asked to stop, and the request was cancelled")
+    attempt = claim.failed_thinks + 1
+    return StepRecord(
+        next=Next.queued(Phase.WAITING_MODEL),
+        kind=StepKind.THINK,
+        reason="interrupted",
+        advances=False,
+        events=[Event("model.interrupted", {"step": claim.step, "attempt": attempt})],
+        model_call=_model_call(loaded, claim, "interrupted", None, error),
+        failed_thinks=attempt,
     )
 
 

@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from celery import Celery
@@ -16,17 +16,19 @@ from celeriac.errors import CeleriacError, DatabaseUnavailable
 from celeriac.ids import ClaimToken, RunId, WorkerId, new_claim_token, new_worker_id
 from celeriac.secrets import redact
 from celeriac.settings import Settings
-from celeriac_storage import claims, dispatch, starting
+from celeriac.states import EffectState
+from celeriac_storage import claims, dispatch, lost_calls, resolving, starting
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.lifeline import Lifeline
-from celeriac_storage.steps import StepRecord
+from celeriac_storage.steps import SettledEffect, StepRecord
 from celeriac_storage.workers import WorkerInfo, application_name
 from celeriac_tasks.bell import Bell
 from celeriac_tasks.broker import Backlog, Broker
 from celeriac_tasks.celery_app import is_redis
 from celeriac_tasks.conversation import ConversationCache
 from celeriac_tasks.gate import Gate
+from celeriac_tasks.hearing import Hearing
 from celeriac_tasks.heartbeat import Heartbeat
 from celeriac_tasks.loaded_agent import load_agent
 from celeriac_tasks.places import Places
@@ -59,6 +61,7 @@ class WorkerProcess:
         self.database = self._make_database(url, own)
         self.tool_database = self._make_database(url, max(2, settings.connections - own))
         self.publisher = Publisher(app)
+        self.hearing = Hearing(self.database)
         self._bell = Bell(_broker_url(settings)) if is_redis(settings) else None
         self._backlog = Backlog(Broker(app), settings.queue_names)
         self.conversations = ConversationCache()
@@ -118,6 +121,7 @@ class WorkerProcess:
         """Say goodbye; what is still held is handed back."""
         self.hand_back()
         self._heartbeat.stop()
+        self.hearing.close()
         if self._bell is not None:
             self._bell.close()
         self.database.close()
@@ -214,6 +218,31 @@ class WorkerProcess:
             return
         if is_queued:
             self.publish(claim.run_id, claim.step, claim.queue)
+
+    def report_outcomes(self, claim: Claim, settled: Sequence[SettledEffect]) -> None:
+        """Note what came of external calls whose step is somebody else's by now."""
+        for effect in settled:
+            if not effect.is_attempt or effect.state not in (
+                EffectState.COMMITTED,
+                EffectState.FAILED,
+            ):
+                continue
+            evidence: dict[str, JsonValue] = (
+                {"result": effect.result} if effect.error is None else {"error": effect.error}
+            )
+            try:
+                with self.database.begin() as connection:
+                    if lost_calls.report(connection, claim, effect.call_id, effect.state, evidence):
+                        resolving.go_on_with_report(
+                            connection, claim.run_id, effect.call_id, self.worker_id
+                        )
+            except CeleriacError as error:
+                logger.warning(
+                    "run %s: what came of call %s was not noted: %s",
+                    claim.run_id,
+                    effect.call_id,
+                    error,
+                )
 
     def hand_back(self) -> None:
         """Release all claims, so that others take the steps now instead of after our death."""

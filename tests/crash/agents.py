@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 import psycopg
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import ModelMessage, UserPromptPart
@@ -123,7 +123,7 @@ def poison(ctx: ToolContext) -> str:
 @tool(effect="external")
 def notify(ctx: ToolContext, order_id: str) -> str:
     """Tell a customer, with the call's own key."""
-    httpx.post(
+    httpx2.post(
         f"{os.environ['ORDER_DESK_NOTIFY_URL']}/notifications",
         json={"order_id": order_id, "sku": "A-7", "quantity": 1},
         headers={"Idempotency-Key": ctx.idempotency_key},

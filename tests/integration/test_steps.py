@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 import psycopg
 import pytest
-from sqlalchemy.exc import DBAPIError
 
 from celeriac.codec import JsonValue
 from celeriac.errors import Fenced
@@ -606,6 +605,7 @@ def test_an_attempt_is_on_record_before_the_call_and_does_not_advance_the_step(
         "tool": "look",
         "attempt": 1,
     }
+    assert attempt.deadline_at is not None
     assert 25 < (attempt.deadline_at - act.step_started_at).total_seconds() < 40
 
 
@@ -639,7 +639,7 @@ def test_a_call_in_flight_is_never_begun_again(hand: Hand, act: Claim) -> None:
     successor = hand.claim(act.run_id)
     before = written(hand.database)
 
-    with pytest.raises(DBAPIError) as refused, hand.database.connect() as connection:
+    with pytest.raises(psycopg.DatabaseError) as refused, hand.database.connect() as connection:
         effects.begin_attempt(connection, successor, call_id(0, 0), timeout_seconds=30)
 
     assert sqlstate(refused.value) == "CE005"

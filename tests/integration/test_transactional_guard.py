@@ -142,7 +142,7 @@ def test_no_savepoint_can_go_on_after_the_refusal(hand: Hand, act: Claim) -> Non
         effects.begin_transactional(connection, act, call_id(0, 0), 60)
         connection.exec_driver_sql("COMMIT")
 
-    with pytest.raises(psycopg.DatabaseError) as refused, hand.database.begin() as connection:
+    with pytest.raises(DBAPIError) as refused, hand.database.begin() as connection:
         call_tool(connection)
 
     assert ends_transaction(refused.value)
@@ -173,7 +173,7 @@ def test_a_tools_constraint_made_immediate_is_refused_at_once(hand: Hand, act: C
         effects.begin_transactional(connection, act, call_id(0, 0), 60)
         connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
 
-    with pytest.raises(psycopg.DatabaseError) as refused, hand.database.begin() as connection:
+    with pytest.raises(DBAPIError) as refused, hand.database.begin() as connection:
         call_tool(connection)
 
     assert sqlstate(refused.value) == TOOL_ENDED_TRANSACTION

@@ -340,7 +340,9 @@ def test_the_first_message_is_the_text_itself_or_canonical_json(value: Any, prom
 
 
 def test_the_package_exports_what_is_documented() -> None:
-    assert celeriac.__all__ == ["Agent", "Client", "Limits", "ToolContext", "ToolError", "tool"]
+    assert celeriac.__all__ == [
+        "Agent", "Approval", "Client", "Limits", "Rule", "ToolContext", "ToolError", "When", "tool",
+    ]  # fmt: skip
     assert celeriac.Agent is Agent
     assert celeriac.tool is tool
     assert all(getattr(celeriac, name).__name__ == name for name in ("Client", "ToolContext"))

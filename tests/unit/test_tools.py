@@ -126,7 +126,7 @@ def test_the_registry_row_carries_effect_and_flags_as_plain_json() -> None:
         "mutates_workspace": False,
         "pagination": False,
     }
-    assert row["parameters_schema"] == refund.parameters_schema
+    assert row["parameters_schema"] == refund.parameters.shape.exact_schema
     assert (row["version"], row["timeout_seconds"]) == ("3", 5.0)
 
 

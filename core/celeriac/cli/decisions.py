@@ -1,4 +1,4 @@
-"""What people decide about a run: `celeriac cancel`, `resolve` and `retry`."""
+"""What people tell a run: `celeriac say`, `interrupt`, `cancel`, `resolve` and `retry`."""
 
 from typing import Annotated
 
@@ -9,6 +9,35 @@ from celeriac.cli.group import WrongUsage
 from celeriac.cli.output import AsJson, By, RunArgument, print_json
 from celeriac.cli.starting import parse_json
 from celeriac.states import RunStatus
+
+
+def say(
+    context: typer.Context,
+    run_id: RunArgument,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model is told.")],
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell a run something while it goes on. One that waits for its user goes on with it."""
+    with environment(context).client() as client:
+        status = client.say(run_id, text, by=by)
+    _print(run_id, status, f"will hear it; it is {status}", as_json=as_json)
+
+
+def interrupt(
+    context: typer.Context, run_id: RunArgument, by: By = None, as_json: AsJson = False
+) -> None:
+    """Stop a run until its user says something. A tool's call in progress is recorded first."""
+    with environment(context).client() as client:
+        status = client.interrupt(run_id, by=by)
+    _print(
+        run_id,
+        status,
+        "is asked to stop; it does when the step in progress is recorded"
+        if status is RunStatus.RUNNING
+        else f"is stopped: `celeriac say {run_id} TEXT` lets it go on, `celeriac cancel` ends it",
+        as_json=as_json,
+    )
 
 
 def cancel(

@@ -5,14 +5,21 @@ from typing import Annotated
 import typer
 
 from celeriac.cli import (
+    approvals,
     audit,
     bench,
+    calls,
     decisions,
+    demo,
     doctor,
     events,
+    flower,
+    health,
+    principals,
     processes,
     runs,
     starting,
+    up,
     workers,
 )
 from celeriac.cli.environment import Environment
@@ -23,6 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: to load Rich for it takes three times as long
 )
 
 
@@ -37,6 +45,13 @@ def celeriac(
         str | None,
         typer.Option(help="Redis or RabbitMQ; else CELERIAC_BROKER_URL.", show_default=False),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder of the stack to use, or to run; else CELERIAC_DATA, else .celeriac.",
+            show_default=False,
+        ),
+    ] = None,
     agents: Annotated[
         str | None,
         typer.Option(
@@ -47,25 +62,39 @@ def celeriac(
 ) -> None:
     """Agent runs that outlive the process that runs them.
 
-    The options below may stand before or after the command.
+    The options below may stand before or after the command. Where no server is named, a command
+    uses those of the stack that runs in the data folder.
     """
-    context.obj = Environment(database_url, broker_url, agents)
+    context.obj = Environment(database_url, broker_url, data, agents)
 
 
 for command in (
+    up.up,
+    demo.demo,
     processes.migrate,
     processes.worker,
     processes.scheduler,
+    flower.flower,
     doctor.doctor,
+    health.health,
     workers.agents,
     starting.run,
     runs.show,
     runs.runs,
     events.events,
     workers.workers,
+    decisions.say,
+    decisions.interrupt,
     decisions.cancel,
     decisions.resolve,
     decisions.retry,
+    calls.calls,
+    calls.submit,
+    approvals.approvals,
+    approvals.approve,
+    approvals.edit,
+    approvals.reject,
+    principals.principals,
     audit.audit,
 ):
     app.command()(command)

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 def show(context: typer.Context, run_id: RunArgument, as_json: AsJson = False) -> None:
     """Show a run with its steps and effects, and what it waits for."""
     with environment(context).client() as client:
-        print_run(client, client.get(run_id), as_json=as_json)
+        run = client.get(run_id)
+        if any(proposal.status == "pending" for proposal in run.approvals):
+            client.approvals(run_id=run_id)  # records that they are shown
+        print_run(client, run, as_json=as_json)
 
 
 def runs(

@@ -33,8 +33,11 @@ def run(
         typer.Option(metavar="ID", help="An id of your own: the run never starts twice."),
     ] = None,
     on_busy: Annotated[
-        Literal["wait", "reject"],
-        typer.Option(help="What to do while another run of the thread is active."),
+        Literal["wait", "reject", "say"],
+        typer.Option(
+            help="While another run of the thread is active: wait for it, refuse, or say the "
+            "input to that run."
+        ),
     ] = "wait",
     wait: Annotated[
         bool, typer.Option("--wait", help="Watch until it has ended or needs a person.")

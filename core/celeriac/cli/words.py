@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from celeriac.states import Phase, RunStatus
+from celeriac.states import EffectState, Phase, RunStatus
 
 if TYPE_CHECKING:
     from celeriac.reports import Run, Wait
@@ -40,6 +40,30 @@ def _unsettled(run: "Run", wait: "Wait") -> str | None:
     )
 
 
+def _decision(run: "Run") -> str:
+    waiting = [each for each in run.approvals if each.status == "pending"]
+    if not waiting:
+        return "for a person to approve, edit or reject a call"
+    first = waiting[0]
+    others = f", and {len(waiting) - 1} more (`celeriac approvals`)" if len(waiting) > 1 else ""
+    return (
+        f"for a person to decide about {first.tool} (call {first.call_id}): `celeriac approve "
+        f"{first.approval_id} --as USER`, `edit` or `reject`{others}"
+    )
+
+
+def _result(run: "Run") -> str:
+    waiting = [call for call in run.effects if call.state is EffectState.IN_FLIGHT]
+    if not waiting:
+        return "for the result of a tool that another process executes"
+    first = waiting[0]
+    others = f", and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+    return (
+        f"for the result of {first.tool} (call {first.call_id}), which another process executes: "
+        f"`celeriac submit {run.run_id} {first.call_id} --result JSON`{others}"
+    )
+
+
 def _pause(run: "Run", wait: "Wait") -> str:
     match run.phase:
         case Phase.WAITING_WORKER:
@@ -53,11 +77,11 @@ def _pause(run: "Run", wait: "Wait") -> str:
         case Phase.WAITING_TIMER if wait.wake_at is not None:
             return f"until {wait.wake_at:%Y-%m-%d %H:%M:%S} UTC, to try again"
         case Phase.WAITING_APPROVAL:
-            return "for a person to approve, edit or reject a call"
+            return _decision(run)
         case Phase.WAITING_USER:
-            return "for the user to say something"
+            return f"for its user: `celeriac say {run.run_id} TEXT`"
         case Phase.WAITING_EXTERNAL:
-            return "for the result of a tool that another system runs"
+            return _result(run)
         case Phase.WAITING_CHILD:
             return "for another run that it started"
         case _:

@@ -7,17 +7,26 @@ with Client("postgresql://localhost/shop", "redis://localhost:6379/0") as client
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import ProgrammingError
 
+from celeriac.client import people
 from celeriac.client.watching import Watching
-from celeriac.errors import BrokerUnavailable, DatabaseUnavailable, InvalidInput, SchemaMismatch
+from celeriac.errors import (
+    BrokerUnavailable,
+    Conflict,
+    DatabaseUnavailable,
+    InvalidInput,
+    SchemaMismatch,
+    UnknownCall,
+)
 from celeriac.ids import (
     DEFAULT_USER,
+    ApprovalId,
     CallId,
     RunId,
     ThreadId,
@@ -27,21 +36,35 @@ from celeriac.ids import (
     new_thread_id,
 )
 from celeriac.limits import Limits
-from celeriac.reports import Event, Run, RunLine, Started, Wait, Worker
+from celeriac.principal import Permissions
+from celeriac.reports import (
+    Approval,
+    Decided,
+    Event,
+    Principal,
+    RequestedCall,
+    Run,
+    RunLine,
+    Started,
+    Wait,
+    Worker,
+)
 from celeriac.settings import load_settings
 from celeriac.states import RunStatus
-from celeriac_storage import dispatch, reading, requests, resolving, starting
+from celeriac_storage import dispatch, inbox, reading, requests, resolving, starting, submitting
 from celeriac_storage.database import Database, sqlstate
 from celeriac_storage.resolving import NotDone, Resolution, TookEffect
+from celeriac_storage.rulings import Approve, Decision, Edit, Reject
 from celeriac_storage.schema import check_schema
 from celeriac_storage.starting import OnBusy
+from celeriac_storage.submitting import Failed, Result, Results
 
 if TYPE_CHECKING:
     from celeriac.agent import Agent
     from celeriac_storage.admitting import Wish
     from celeriac_tasks.publisher import Publisher
 
-__all__ = ["Client", "NotDone", "TookEffect"]
+__all__ = ["Client", "Failed", "NotDone", "TookEffect"]
 
 logger = logging.getLogger(__name__)
 
@@ -101,8 +124,10 @@ class Client:
 
         `thread_id` names a conversation of the user's, made at its first run; without one the run
         has a new thread for itself. In a thread whose run is active, the new run waits its turn, or
-        with `on_busy="reject"` is refused. A `run_id` of your own makes it safe to start the run
-        again after an error: it never runs twice.
+        with `on_busy="reject"` is refused. With "say" there is no new run: the input is told to the
+        active one, or to one that waits for its user, and what is returned is that run's. A
+        `run_id` of your own makes it safe to start the run again after an error: it never runs
+        twice. (What is said has no id: after an error look whether it was.)
 
         With `connection`, a SQLAlchemy connection in a transaction (a Session's is
         `session.connection()`), the run is written in that transaction and exists only if you
@@ -190,6 +215,66 @@ class Client:
         with self._ready().begin() as connection:
             return requests.request_cancel(connection, RunId(run_id), _user(by))
 
+    def interrupt(self, run_id: str, *, by: str | None = None) -> RunStatus:
+        """Stop the run until its user says something or it is cancelled; where it stands now.
+
+        `paused` if nobody works on it just now; else `running`: a request to the model is cancelled
+        within a second, a tool's call is seen to its end and recorded. Calls that nobody has begun
+        are not made any more once the user has said something; the model is told so. Asking again
+        changes nothing. Raises `UnknownRun` or `Conflict`.
+        """
+        with self._ready().begin() as connection:
+            return requests.request_interrupt(connection, RunId(run_id), _user(by))
+
+    def say(self, run_id: str, text: str, *, by: str | None = None) -> RunStatus:
+        """Tell the run's model something, and return where the run stands now.
+
+        The model is told once and in order, when it is asked next: after the results of the calls
+        that it has asked for, and instead of the run's end if it has just given its last answer. A
+        run that waits for its user goes on. Raises `UnknownRun`, `InvalidInput`, or `Conflict` if
+        the run has ended.
+        """
+        from celeriac_storage.admitting import word
+
+        message = word(text)
+        with self._ready().begin() as connection:
+            return inbox.say(connection, RunId(run_id), message, _user(by))
+
+    def requested_calls(
+        self, run_id: str | None = None, *, limit: int = 100
+    ) -> list[RequestedCall]:
+        """The calls that another process is to execute, of that run or of all, the oldest first.
+
+        They stay in the list until their results are submitted: whoever executes them gives `key`
+        to the target, or remembers it, and so does none of them twice.
+        """
+        with self._ready().connect() as connection:
+            return submitting.requested_calls(
+                connection, None if run_id is None else RunId(run_id), limit
+            )
+
+    def submit(
+        self,
+        run_id: str,
+        results: Mapping[str, Result],
+        *,
+        by: str | None = None,
+    ) -> RunStatus:
+        """Tell the results of calls that another process has executed, by call id, and return where
+        the run stands now. All of them are recorded, or none is.
+
+        A result is any JSON, or `Failed(message)`. With the last one that it waits for, the run
+        goes on. To submit the same again is no error; what is there is never replaced. Raises
+        `UnknownRun`, `UnknownCall`, or `Conflict` for another result than the one that is there, a
+        call that is not requested, and a run that has ended; the refusal is recorded.
+        """
+        return _submit(
+            self._ready(),
+            RunId(run_id),
+            {CallId(call_id): result for call_id, result in results.items()},
+            _user(by),
+        )
+
     def resolve(
         self, run_id: str, call_id: str, resolution: Resolution, *, by: str | None = None
     ) -> RunStatus:
@@ -210,10 +295,115 @@ class Client:
         with self._ready().begin() as connection:
             return resolving.retry(connection, RunId(run_id), _user(by))
 
+    def approvals(
+        self,
+        *,
+        status: str | None = "pending",
+        run_id: str | None = None,
+        limit: int = 100,
+        by: str | None = None,
+    ) -> list[Approval]:
+        """The proposals that wait for a person, or those of another status (None: of any), the
+        oldest first. That `by` was shown the pending ones is recorded: nobody can decide what
+        nobody was shown.
+        """
+        return people.show_approvals(
+            self._ready(),
+            status=status,
+            run_id=None if run_id is None else RunId(run_id),
+            limit=limit,
+            to=_user(by),
+        )
+
+    def approval(self, approval_id: str, *, by: str | None = None) -> Approval:
+        """One proposal, which `by` is shown. Raises `UnknownApproval`."""
+        return people.show_approval(self._ready(), ApprovalId(approval_id), _user(by))
+
+    def approve(
+        self,
+        approval_id: str,
+        *,
+        by: str | None = None,
+        hash: str | None = None,  # noqa: A002 - the word of the interface
+        reason: str = "",
+        answers: Mapping[str, str] | None = None,
+    ) -> Decided:
+        """Approve exactly this version of the call: the id names it, and so does the
+        `arguments_hash` that was shown, if given. `answers` are those to the checklist's questions.
+
+        With the last approval that it needs, the run goes on; before the call everything is checked
+        once more. Raises `UnknownApproval`, `DecisionRefused`, `NotAllowed` or `InvalidDecision`,
+        after recording that the decision was refused; the proposal is then as before.
+        """
+        return self._decide(
+            approval_id, Decision(Approve(), _user(by), hash, reason, answers or {})
+        )
+
+    def edit(
+        self,
+        approval_id: str,
+        arguments: "str | Mapping[str, object]",
+        *,
+        by: str | None = None,
+        hash: str | None = None,  # noqa: A002 - the word of the interface
+        reason: str = "",
+        answers: Mapping[str, str] | None = None,
+    ) -> Decided:
+        """Propose other arguments, all of them, as an object or its JSON text, and approve them, if
+        the approval of `by` is enough for them; else the new version waits for others.
+
+        Raises as `approve`, and `InvalidArguments` for what the tool or its policy does not take.
+        """
+        choice = Edit(arguments)
+        return self._decide(approval_id, Decision(choice, _user(by), hash, reason, answers or {}))
+
+    def reject(
+        self,
+        approval_id: str,
+        reason: str,
+        *,
+        by: str | None = None,
+        hash: str | None = None,  # noqa: A002 - the word of the interface
+    ) -> Decided:
+        """Reject the call. It is never executed; the model is told the reason, or the run ends, as
+        the tool's policy says. Raises as `approve`."""
+        return self._decide(approval_id, Decision(Reject(), _user(by), hash, reason))
+
+    def principals(self) -> list[Principal]:
+        """The persons whose roles and limits are known."""
+        return people.list_principals(self._ready())
+
+    def set_principal(
+        self,
+        user_id: str,
+        *,
+        roles: Sequence[str] = (),
+        permissions: Permissions | None = None,
+        disabled: bool = False,
+        by: str | None = None,
+    ) -> Principal:
+        """Say what a person may decide, instead of what was said before.
+
+        `permissions`: by the name of a tool, or `*` for all others, conditions that the arguments
+        must fulfil; a tool that is not there may not be decided. Without it there are no limits. A
+        call that starts after this returns is checked against it, even if it was approved before.
+        """
+        return people.set_principal(
+            self._ready(),
+            UserId(checked_id(user_id, "user id")),
+            roles,
+            {"*": ()} if permissions is None else permissions,
+            is_disabled=disabled,
+            by=_user(by),
+        )
+
     def workers(self) -> list[Worker]:
         """The live workers and the ones that left last, each with the runs it holds."""
         with self._ready().connect() as connection:
             return reading.list_workers(connection)
+
+    def _decide(self, approval_id: str, decision: Decision) -> Decided:
+        return people.decide(self._ready(), ApprovalId(approval_id), decision)
 
     def _ready(self) -> Database:
         if not self._is_schema_checked:
@@ -236,7 +426,8 @@ class Client:
                 f"{wish.run_id} was accepted: `celeriac show {wish.run_id}` tells, and starting it "
                 "again under this id never makes two of it"
             ) from lost
-        if publisher is not None and started.status is RunStatus.QUEUED:
+        is_new = started.run_id == wish.run_id  # else its input was told to another
+        if publisher is not None and is_new and started.status is RunStatus.QUEUED:
             self._publish(publisher, started.run_id, queue)
         return started
 
@@ -261,12 +452,23 @@ def _user(user_id: str | None) -> UserId:
     return DEFAULT_USER if user_id is None else UserId(checked_id(user_id, "user id"))
 
 
+def _submit(database: Database, run_id: RunId, results: Results, by: UserId) -> RunStatus:
+    try:
+        with database.begin() as connection:
+            return submitting.submit(connection, run_id, results, by)
+    except (UnknownCall, Conflict) as refused:
+        with database.begin() as connection:
+            submitting.record_refusal(connection, run_id, results, by, refused)
+        raise
+
+
 def _admit_and_start(connection: Connection, wish: "Wish") -> tuple[Started, str]:
     from celeriac_storage.admitting import admit
 
     new = admit(connection, wish)
     started = starting.start(connection, new)
-    return Started(new.run_id, new.thread_id, started.status, started.phase), new.queue
+    run_id = started.said_to or new.run_id
+    return Started(run_id, new.thread_id, started.status, started.phase), new.queue
 
 
 def _start_within(connection: object, wish: "Wish") -> Started:

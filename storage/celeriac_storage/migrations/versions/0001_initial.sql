@@ -358,13 +358,13 @@ $$;
 CREATE FUNCTION celeriac.effect_may_become(was text, now_is text) RETURNS boolean
     LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE was
-        WHEN 'planned' THEN now_is IN ('proposed', 'in_flight', 'committed', 'failed', 'invalid',
-            'precondition_failed')
+        WHEN 'planned' THEN now_is IN ('planned', 'proposed', 'in_flight', 'committed', 'failed',
+            'invalid', 'precondition_failed')
         WHEN 'proposed' THEN now_is IN ('approved', 'rejected', 'expired', 'proposed')
-        WHEN 'approved' THEN now_is IN ('in_flight', 'committed', 'failed', 'precondition_failed',
-            'planned')
-        WHEN 'in_flight' THEN now_is IN ('committed', 'unknown', 'failed')
-        WHEN 'unknown' THEN now_is IN ('committed', 'not_done', 'known_bad')
+        WHEN 'approved' THEN now_is IN ('approved', 'in_flight', 'committed', 'failed',
+            'precondition_failed', 'planned')
+        WHEN 'in_flight' THEN now_is IN ('committed', 'failed', 'not_done', 'unknown')
+        WHEN 'unknown' THEN now_is IN ('committed', 'failed', 'not_done', 'known_bad', 'unknown')
         WHEN 'not_done' THEN now_is = 'in_flight'
         WHEN 'committed' THEN now_is = 'known_bad'
         WHEN 'known_bad' THEN now_is = 'rolled_back'

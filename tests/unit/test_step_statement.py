@@ -1,0 +1,25 @@
+"""The statement of a step's commit stays small enough for psycopg to keep it parsed."""
+
+import pytest
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
+
+from celeriac_storage import steps
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"checkpoint", "messages", "events", "planned", "model_call"},
+        {"checkpoint", "messages", "events", "settled"},
+        {"checkpoint", "messages", "events", "settled", "attempts"},
+        {"events", "settled", "attempts"},
+    ],
+    ids=["think", "act", "external act", "attempt that did not get there"],
+)
+def test_the_statement_of_a_common_step_is_kept_parsed(parts: set[str]) -> None:
+    names = steps._statement.__wrapped__.__annotations__
+    chosen = {name: name in parts for name in names if name not in ("fence", "return")}
+
+    statement = steps._statement(steps.FENCE, **chosen)
+
+    assert len(statement) <= MAX_CACHED_STATEMENT_LENGTH
