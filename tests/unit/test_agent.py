@@ -120,7 +120,7 @@ def test_the_registry_row_is_plain_json_and_tells_all_but_the_code() -> None:
     assert row["description"] == "Takes orders."
     assert row["limits"] == Limits(steps=9).to_json()
     assert row["tools"] == [check_inventory.registration()]
-    assert row["input_schema"] == Shape(Order).schema
+    assert row["input_schema"] == Shape(Order).exact_schema
     assert row["think_timeout_seconds"] == 120.0
     assert row["step_deadline_seconds"] == 200 + STEP_MARGIN_SECONDS
     assert order_desk(input=None).definition()["input_schema"] is None
@@ -192,6 +192,7 @@ WRONG: list[tuple[object, list[str]]] = [
         ['item: "xxxxxxxxxxx" is longer than 10 characters'],
     ),
     ({"item": "t", "quantity": 1, "price": 0}, ["price: 0 is not more than 0"]),
+    ({"item": "t", "quantity": 1, "price": "-1"}, ['price: "-1" is not more than 0']),
     (
         {"item": "t", "quantity": 1, "tags": ["a", "b", "c"]},
         ['tags: ["a", "b", "c"] has more than 2 items'],
@@ -341,7 +342,8 @@ def test_the_first_message_is_the_text_itself_or_canonical_json(value: Any, prom
 
 def test_the_package_exports_what_is_documented() -> None:
     assert celeriac.__all__ == [
-        "Agent", "Approval", "Client", "Limits", "Rule", "ToolContext", "ToolError", "When", "tool",
+        "Agent", "Approval", "Client", "Limits", "Rule", "ToolContext", "ToolError", "When",
+        "external_tool", "tool",
     ]  # fmt: skip
     assert celeriac.Agent is Agent
     assert celeriac.tool is tool

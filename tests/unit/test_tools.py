@@ -111,6 +111,7 @@ def test_a_tool_that_declares_nothing_is_external_and_stateful() -> None:
         "stateful": True,
         "mutates_workspace": False,
         "pagination": False,
+        "elsewhere": False,
     }
 
 
@@ -125,6 +126,7 @@ def test_the_registry_row_carries_effect_and_flags_as_plain_json() -> None:
         "stateful": False,
         "mutates_workspace": False,
         "pagination": False,
+        "elsewhere": False,
     }
     assert row["parameters_schema"] == refund.parameters.shape.exact_schema
     assert (row["version"], row["timeout_seconds"]) == ("3", 5.0)
