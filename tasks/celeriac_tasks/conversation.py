@@ -46,15 +46,12 @@ class Conversation:
 
         What was remembered holds for the next step under the same claim, or for the very next
         claim: in between nobody had the run, so nobody has moved an effect. Except for those that
-        wait for a person or another process, who need no claim.
+        wait for a person, who needs no claim.
         """
         is_current = self._pending_epoch in (claim.epoch, claim.epoch - 1)
         wanted = pending_calls(claim)
-        is_ours = all(
-            effect.state is not EffectState.PROPOSED and not effect.is_elsewhere
-            for effect in self._pending
-        )
-        if is_current and is_ours and [effect.call_id for effect in self._pending] == wanted:
+        is_decided = all(effect.state is not EffectState.PROPOSED for effect in self._pending)
+        if is_current and is_decided and [effect.call_id for effect in self._pending] == wanted:
             return self._pending
         return None
 
