@@ -29,8 +29,8 @@ MAX_SENDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The call took effect. The model is told what the tool returned; if that got lost, or could not
-    be believed at once, `result`, unless it is None."""
+    """The call took effect. The model is told what the tool returned; if that got lost, or could
+    not be believed at once, `result`, unless it is None."""
 
     result: Any = None
 
