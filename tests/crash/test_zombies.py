@@ -4,6 +4,8 @@ What it wakes up with is a claim that has passed on. Nothing it still does may b
 goes on as a new worker.
 """
 
+from typing import Any
+
 import pytest
 
 from celeriac.states import EffectState, RunStatus
@@ -27,7 +29,7 @@ def freeze_and_take_over(desk: OrderDesk, place: str) -> tuple[TestProcess, str]
     return zombie, run_id
 
 
-def written_rows(desk: OrderDesk, run_id: str) -> list[tuple[object, ...]]:
+def written_rows(desk: OrderDesk, run_id: str) -> list[tuple[Any, ...]]:
     """Everything that a step could still add to the run."""
     return desk.query(
         "SELECT r.step, r.epoch, r.last_event_seq, r.message_count,"
@@ -39,8 +41,9 @@ def written_rows(desk: OrderDesk, run_id: str) -> list[tuple[object, ...]]:
     )
 
 
-def thaw_and_reuse(desk: OrderDesk, zombie: TestProcess, run_id: str) -> None:
-    """Wake the worker: it adds nothing to the run, takes a new name, and can do the next order."""
+def thaw_and_reuse(desk: OrderDesk, zombie: TestProcess, run_id: str, *, reports: int = 0) -> None:
+    """Wake the worker: it adds nothing to the run but `reports` entries about its own call, takes a
+    new name, and can do the next order."""
     (old_id,) = [
         worker
         for (worker,) in desk.query(
@@ -64,7 +67,8 @@ def thaw_and_reuse(desk: OrderDesk, zombie: TestProcess, run_id: str) -> None:
     second = desk.completed(desk.order())
     assert {step.worker_id for step in second.steps} == {new_id}
     # It has had its slots free for a whole order: whatever it wanted to write, it has tried.
-    assert written_rows(desk, run_id) == before
+    ((*history, attempts, model_calls),) = before
+    assert written_rows(desk, run_id) == [(*history, attempts + reports, model_calls)]
     assert desk.verdicts().count("lease") == 1
 
 
@@ -95,26 +99,36 @@ def test_a_thawed_worker_writes_nothing_into_a_run_that_others_finished(
 
 
 # features: 002-20, 003-23
-@pytest.mark.parametrize("point", ["act.before_call", "act.after_call"])
-def test_a_worker_frozen_in_an_external_call_leaves_its_outcome_to_a_person(
-    desk: OrderDesk, point: str
-) -> None:
-    zombie, run_id = freeze_and_take_over(desk, f"{point}@{NOTIFY}")
-
+def test_a_worker_frozen_before_an_external_call_tells_what_came_of_it(desk: OrderDesk) -> None:
+    zombie, run_id = freeze_and_take_over(desk, f"act.before_call@{NOTIFY}")
     asked = desk.wait(run_id)
-
     assert asked.status is RunStatus.NEEDS_ATTENTION
     assert [effect.state for effect in asked.effects][-1] is EffectState.UNKNOWN
-    if point == "act.before_call":
-        # The zombie has yet to make its call: to say `not done` now would be wrong, and only the
-        # person can know. Here it wakes first, and calls.
-        zombie.thaw()
-        eventually(
-            lambda: desk.deliveries(asked) == [asked.effects[-1].key],
-            what="the late notification",
-        )
+
+    # It has yet to make its call: to say `not done` now would be wrong, and only it can know.
+    zombie.thaw()
+
+    run = eventually(
+        lambda: desk.run(run_id),
+        until=lambda run: run.status is RunStatus.COMPLETED,
+        what="the run completed by what the thawed worker reported",
+    )
+    desk.assert_done_once(run)
+    assert desk.violations() == []
+
+
+# features: 002-20, 003-23
+def test_a_worker_frozen_after_an_external_call_leaves_its_outcome_to_a_person(
+    desk: OrderDesk,
+) -> None:
+    zombie, run_id = freeze_and_take_over(desk, f"act.after_call@{NOTIFY}")
+    asked = desk.wait(run_id)
+    assert asked.status is RunStatus.NEEDS_ATTENTION
+    assert [effect.state for effect in asked.effects][-1] is EffectState.UNKNOWN
+
     assert desk.settle_by_ledger(asked)
     run = desk.completed(run_id)
+
     desk.assert_done_once(run)
-    thaw_and_reuse(desk, zombie, run_id)
+    thaw_and_reuse(desk, zombie, run_id, reports=1)
     assert desk.violations() == []
