@@ -37,7 +37,9 @@ def test_a_killed_worker_is_offline_and_its_step_is_on_the_other_one(
 
     eventually(
         lambda: flower.task(f"{run_id}:{WAITING}"),
-        until=lambda task: (task["state"], task["worker"]) == ("STARTED", name_of(survivor)),
+        # Not its state: RabbitMQ delivers the killed worker's message once more, for one that drops
+        # it, and Flower shows what it heard last of a task.
+        until=lambda task: task["worker"] == name_of(survivor),
         deadline_seconds=HEARD_SECONDS,
         what="the step on the other worker",
     )
