@@ -186,9 +186,11 @@ def edit(
 
 def _end(connection: Connection, proposal: reports.Approval, status: str, by: UserId) -> None:
     row = connection.exec_driver_sql(
-        "UPDATE celeriac.approvals SET status = %s, decided_at = clock_timestamp(), decided_by = %s"
+        # One reading of the clock: with two, the last moment could lie between them.
+        "UPDATE celeriac.approvals SET status = %s, decided_at = moment, decided_by = %s"
+        " FROM (SELECT clock_timestamp() AS moment) AS clock"
         " WHERE approval_id = %s AND status = 'pending'"
-        " AND (expires_at > clock_timestamp()) IS NOT FALSE RETURNING approval_id",
+        " AND (expires_at > moment) IS NOT FALSE RETURNING approval_id",
         (status, by, proposal.approval_id),
     ).fetchone()
     if row is None:  # its last moment passed while we checked

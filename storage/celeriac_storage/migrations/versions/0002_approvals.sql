@@ -183,7 +183,10 @@ BEGIN
     END IF;
     -- Each ending has its evidence in rows that a worker may not write, or in the clock.
     IF NOT (CASE NEW.status
-        WHEN 'approved' THEN (NEW.expires_at > clock_timestamp()) IS NOT FALSE AND (
+        -- By the decision's own moment, which cannot be in the past: a look at the clock from here
+        -- would refuse what was decided in the last instant.
+        WHEN 'approved' THEN NEW.decided_at >= statement_timestamp()
+            AND (NEW.expires_at > NEW.decided_at) IS NOT FALSE AND (
             SELECT count(*) FROM celeriac.approval_decisions
             WHERE approval_id = NEW.approval_id AND decision = 'approve'
                 AND arguments_hash = NEW.arguments_hash) >= NEW.quorum
