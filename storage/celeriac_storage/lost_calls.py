@@ -12,6 +12,7 @@ from celeriac.codec import JsonValue, dumps
 from celeriac.ids import CallId, RunId
 from celeriac.states import EffectState
 from celeriac_storage.claims import Claim
+from celeriac_storage.settling import NEXT_ENTRY
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +97,12 @@ def report(
     """
     # Two that write the next entry at once meet at the primary key; the loser's news is old.
     row = connection.exec_driver_sql(
-        """
+        f"""
         INSERT INTO celeriac.effect_attempts
             (run_id, call_id, attempt, entry, token, worker_id, outcome, evidence)
-        SELECT run_id, call_id, attempt, (
-                SELECT max(entry) + 1 FROM celeriac.effect_attempts AS earlier
-                WHERE (earlier.run_id, earlier.call_id, earlier.attempt)
-                    = (started.run_id, started.call_id, started.attempt)
-            ), token, worker_id, %(outcome)s, %(evidence)s::jsonb
-        FROM celeriac.effect_attempts AS started
+        SELECT run_id, call_id, attempt, {NEXT_ENTRY}, token, worker_id, %(outcome)s,
+            %(evidence)s::jsonb
+        FROM celeriac.effect_attempts AS effect
         WHERE run_id = %(run_id)s AND call_id = %(call_id)s AND entry = 0 AND token = %(token)s
         ON CONFLICT DO NOTHING
         RETURNING entry

@@ -12,11 +12,9 @@ import pytest
 from celeriac_storage.database import Database
 from tests.acceptance.shop import Shop
 from tests.acceptance.terminal import Terminal
-from tests.crash.nursery import Nursery
-from tests.crash.stack import started_processes
+from tests.crash import fixtures
 from tests.notifications import notification_service
 from tests.processes import Processes
-from tests.servers import TestBroker
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,19 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.crash)
 
 
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
-
-
-@pytest.fixture
-def processes(
-    database: Database, leased_broker: TestBroker, tmp_path: Path, nursery: Nursery
-) -> Iterator[Processes]:
-    with started_processes(database, leased_broker, tmp_path, nursery) as processes:
-        yield processes
+nursery = fixtures.nursery
+processes = fixtures.processes
 
 
 @pytest.fixture

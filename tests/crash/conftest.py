@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from celeriac_storage.database import Database
+from tests.crash import fixtures
 from tests.crash.nursery import Nursery
-from tests.crash.stack import OrderDesk, Stack, started_processes
+from tests.crash.stack import OrderDesk, started_processes
 from tests.notifications import NotificationService, notification_service
 from tests.processes import Processes
 from tests.servers import DatabaseServer, TestBroker, lease_broker
@@ -20,26 +21,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.crash)
 
 
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
-
-
-@pytest.fixture
-def processes(
-    database: Database, leased_broker: TestBroker, tmp_path: Path, nursery: Nursery
-) -> Iterator[Processes]:
-    with started_processes(database, leased_broker, tmp_path, nursery) as processes:
-        yield processes
-
-
-@pytest.fixture
-def stack(database: Database, leased_broker: TestBroker, processes: Processes) -> Iterator[Stack]:
-    stack = Stack(database, leased_broker, processes)
-    yield stack
-    stack.client.close()
+nursery = fixtures.nursery
+processes = fixtures.processes
+stack = fixtures.stack
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from celeriac_storage.database import Database
-from tests.crash.nursery import Nursery
-from tests.crash.stack import Stack, started_processes
+from tests.crash import fixtures
 from tests.flower.server import FlowerServer
 from tests.processes import Processes
-from tests.servers import TestBroker
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,26 +16,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.processes)
 
 
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
-
-
-@pytest.fixture
-def processes(
-    database: Database, leased_broker: TestBroker, tmp_path: Path, nursery: Nursery
-) -> Iterator[Processes]:
-    with started_processes(database, leased_broker, tmp_path, nursery) as processes:
-        yield processes
-
-
-@pytest.fixture
-def stack(database: Database, leased_broker: TestBroker, processes: Processes) -> Iterator[Stack]:
-    stack = Stack(database, leased_broker, processes)
-    yield stack
-    stack.client.close()
+nursery = fixtures.nursery
+processes = fixtures.processes
+stack = fixtures.stack
 
 
 @pytest.fixture
