@@ -7,7 +7,7 @@ from celeriac.codec import JsonValue
 from celeriac.ids import CallId, call_id
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac_storage.claims import Claim
-from celeriac_storage.steps import (
+from celeriac_storage.step_record import (
     Event,
     Message,
     ModelCall,

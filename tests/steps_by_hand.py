@@ -25,7 +25,15 @@ from celeriac_storage import claims, effects, starting, steps, workers
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.starting import NewRun
-from celeriac_storage.steps import Event, Message, Next, PlannedEffect, SettledEffect, StepRecord
+from celeriac_storage.step_record import (
+    Committed,
+    Event,
+    Message,
+    Next,
+    PlannedEffect,
+    SettledEffect,
+    StepRecord,
+)
 from celeriac_storage.workers import WorkerInfo
 
 AGENT = "clerk"
@@ -87,7 +95,7 @@ class Hand:
         assert claim is not None, f"run {run_id} cannot be claimed at step {step}"
         return claim
 
-    def commit(self, claim: Claim, record: StepRecord) -> steps.Committed:
+    def commit(self, claim: Claim, record: StepRecord) -> Committed:
         with self.database.begin() as connection:
             return steps.commit(connection, claim, record)
 
@@ -172,7 +180,7 @@ class Hand:
             self.claim(run_id), Next(RunStatus.COMPLETED, outcome="completed", result=result)
         )
 
-    def finish(self, claim: Claim, following: Next) -> steps.Committed:
+    def finish(self, claim: Claim, following: Next) -> Committed:
         """A think step after which the run goes to `following`."""
         return self.commit(
             claim,

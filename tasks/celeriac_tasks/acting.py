@@ -21,7 +21,7 @@ from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
 from celeriac_storage.history import StoredResult
-from celeriac_storage.steps import Event, Message, Next, SettledEffect, StepRecord
+from celeriac_storage.step_record import Event, Message, Next, SettledEffect, StepRecord
 from celeriac_tasks import approving
 from celeriac_tasks.calling import Outcome, Raised, Returned, call_here, call_in_time
 from celeriac_tasks.conversation import call_result

@@ -19,7 +19,7 @@ from celeriac_storage.claims import Claim
 from celeriac_storage.consuming import ApprovalLost, Consumed
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
-from celeriac_storage.steps import Event, Next, SettledEffect, StepRecord
+from celeriac_storage.step_record import Event, Next, SettledEffect, StepRecord
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.transition import Transition
 

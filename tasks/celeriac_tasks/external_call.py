@@ -19,7 +19,7 @@ from celeriac_storage import effects, lost_calls
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
-from celeriac_storage.steps import Next, SettledEffect
+from celeriac_storage.step_record import Next, SettledEffect
 from celeriac_tasks.acting import Acting
 from celeriac_tasks.approving import authorized
 from celeriac_tasks.calling import Outcome, Raised, Returned, call_in_time

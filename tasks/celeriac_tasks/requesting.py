@@ -15,7 +15,7 @@ from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
 from celeriac_storage.settling import UNANSWERED
-from celeriac_storage.steps import Event, Next, SettledEffect
+from celeriac_storage.step_record import Event, Next, SettledEffect
 from celeriac_tasks.acting import Batch
 from celeriac_tasks.approving import authorized
 from celeriac_tasks.loaded_agent import LoadedAgent

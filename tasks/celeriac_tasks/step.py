@@ -26,7 +26,8 @@ from celeriac_storage import claims, dispatch, effects
 from celeriac_storage.claims import Claim, RequestsChanged
 from celeriac_storage.consuming import ApprovalLost
 from celeriac_storage.effects import Effect
-from celeriac_storage.steps import Committed, Next, StepRecord, commit
+from celeriac_storage.step_record import Committed, Next, StepRecord
+from celeriac_storage.steps import commit
 from celeriac_tasks import approving, requesting
 from celeriac_tasks.acting import Acting, Batch, next_batch
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE

@@ -24,14 +24,7 @@ from celeriac.tools import parse_arguments
 from celeriac_storage.approvals import Proposal
 from celeriac_storage.claims import Claim
 from celeriac_storage.effects import Effect
-from celeriac_storage.steps import (
-    Event,
-    Message,
-    ModelCall,
-    Next,
-    PlannedEffect,
-    StepRecord,
-)
+from celeriac_storage.step_record import Event, Message, ModelCall, Next, PlannedEffect, StepRecord
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE, proposal_events, propose
 from celeriac_tasks.hearing import Hearing
 from celeriac_tasks.loaded_agent import LoadedAgent

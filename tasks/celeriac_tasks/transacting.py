@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from celeriac.codec import JsonValue
 from celeriac.secrets import redact
 from celeriac_storage.database import IDLE_IN_TRANSACTION, sqlstate
-from celeriac_storage.steps import Committed, StepRecord
+from celeriac_storage.step_record import Committed, StepRecord
 from celeriac_tasks.acting import Acting, ToolFailed
 from celeriac_tasks.calling import Raised
 from celeriac_tasks.transition import Transition

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pydantic_ai.messages import ModelMessage
 
 from celeriac_storage.effects import Effect
-from celeriac_storage.steps import StepRecord
+from celeriac_storage.step_record import StepRecord
 
 
 @dataclass(frozen=True, slots=True)

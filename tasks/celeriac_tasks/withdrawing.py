@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from celeriac.codec import JsonValue
 from celeriac.states import EffectState
 from celeriac_storage.effects import Effect
-from celeriac_storage.steps import SettledEffect
+from celeriac_storage.step_record import SettledEffect
 
 _INTERRUPTED: dict[str, JsonValue] = {
     "kind": "interrupted",

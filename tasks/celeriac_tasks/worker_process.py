@@ -21,7 +21,7 @@ from celeriac_storage import claims, dispatch, lost_calls, resolving, starting
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.lifeline import Lifeline
-from celeriac_storage.steps import SettledEffect, StepRecord
+from celeriac_storage.step_record import SettledEffect, StepRecord
 from celeriac_storage.workers import WorkerInfo, application_name
 from celeriac_tasks.bell import Bell
 from celeriac_tasks.broker import Backlog, Broker

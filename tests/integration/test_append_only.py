@@ -11,7 +11,7 @@ from celeriac.states import EffectState, Phase, StepKind
 from celeriac_storage import artifacts, claims, effects
 from celeriac_storage.database import Database, sqlstate
 from celeriac_storage.schema import check_schema
-from celeriac_storage.steps import Message, Next, SettledEffect, StepRecord
+from celeriac_storage.step_record import Message, Next, SettledEffect, StepRecord
 from tests.steps_by_hand import AGENT, Hand
 
 APPEND_ONLY = "CE001"

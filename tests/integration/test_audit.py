@@ -15,7 +15,7 @@ from celeriac_storage.audit import Violation, audit
 from celeriac_storage.audit_checks import CHECKS, Check
 from celeriac_storage.database import Database, sqlstate
 from celeriac_storage.resolving import NotDone
-from celeriac_storage.steps import Next, SettledEffect
+from celeriac_storage.step_record import Next, SettledEffect
 from tests.records import act, committed, planned, think
 from tests.servers import DatabaseServer
 from tests.steps_by_hand import ALICE, Hand

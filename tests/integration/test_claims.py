@@ -18,7 +18,7 @@ from celeriac_storage.claims import (
     Unclaimed,
 )
 from celeriac_storage.database import Database
-from celeriac_storage.steps import Next, StepRecord
+from celeriac_storage.step_record import Next, StepRecord
 from tests.steps_by_hand import AGENT, Hand
 
 BUG: dict[str, JsonValue] = {"kind": "KeyError", "message": "step 0 failed in the worker"}

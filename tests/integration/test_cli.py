@@ -21,7 +21,7 @@ from celeriac.client import Client
 from celeriac.ids import RunId, ThreadId
 from celeriac.states import Phase, RunStatus
 from celeriac_storage.database import Database
-from celeriac_storage.steps import Next
+from celeriac_storage.step_record import Next
 from tests.processes import Processes
 from tests.steps_by_hand import AGENT, Hand
 from tests.waiting import eventually

@@ -12,7 +12,7 @@ from celeriac.states import Phase, RunStatus
 from celeriac_storage import dispatch, waking
 from celeriac_storage.database import Database
 from celeriac_storage.dispatch import BATCH, Due
-from celeriac_storage.steps import Next
+from celeriac_storage.step_record import Next
 from tests.steps_by_hand import Hand
 
 QUEUE = "celeriac"

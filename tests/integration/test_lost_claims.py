@@ -23,7 +23,7 @@ from celeriac_storage import claims, starting, steps
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.starting import NewRun, Started
-from celeriac_storage.steps import Next, StepRecord
+from celeriac_storage.step_record import Next, StepRecord
 from celeriac_tasks.celery_app import make_app
 from celeriac_tasks.step import take_step
 from celeriac_tasks.worker_process import WorkerProcess

@@ -12,7 +12,7 @@ from celeriac_storage.claims import STRIKES_BEFORE_ATTENTION, RequestsChanged
 from celeriac_storage.database import Database
 from celeriac_storage.requests import request_cancel
 from celeriac_storage.resolving import TookEffect
-from celeriac_storage.steps import Next, StepRecord
+from celeriac_storage.step_record import Next, StepRecord
 from tests.steps_by_hand import ALICE, Hand
 
 

@@ -14,7 +14,7 @@ from celeriac_storage import starting, steps, threads, waking, workers
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database, libpq_url
 from celeriac_storage.starting import NewRun, Started
-from celeriac_storage.steps import Next, StepRecord
+from celeriac_storage.step_record import Next, StepRecord
 from tests.steps_by_hand import AGENT, ALICE, Hand
 from tests.waiting import eventually
 

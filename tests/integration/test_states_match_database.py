@@ -19,7 +19,7 @@ from celeriac.states import (
     RunStatus,
 )
 from celeriac_storage.database import Database, sqlstate
-from celeriac_storage.steps import Next
+from celeriac_storage.step_record import Next
 from tests.steps_by_hand import Hand
 
 ILLEGAL_TRANSITION = "CE002"

@@ -17,7 +17,7 @@ from celeriac_storage.claims import Claim, RequestsChanged
 from celeriac_storage.database import Database, sqlstate
 from celeriac_storage.effects import Effect
 from celeriac_storage.history import load_messages
-from celeriac_storage.steps import (
+from celeriac_storage.step_record import (
     Committed,
     Event,
     Message,

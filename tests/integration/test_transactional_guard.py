@@ -14,7 +14,7 @@ from celeriac.states import EffectKind, EffectState, Phase, StepKind
 from celeriac_storage import effects, steps
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database, ends_transaction, sqlstate
-from celeriac_storage.steps import Message, Next, PlannedEffect, SettledEffect, StepRecord
+from celeriac_storage.step_record import Message, Next, PlannedEffect, SettledEffect, StepRecord
 from tests.steps_by_hand import Hand
 
 TOOL_ENDED_TRANSACTION = "CE004"

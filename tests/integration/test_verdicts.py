@@ -19,7 +19,7 @@ from celeriac_storage import claims, verdicts, workers
 from celeriac_storage.claims import STRIKES_BEFORE_ATTENTION, Claim
 from celeriac_storage.database import Database
 from celeriac_storage.lifeline import Lifeline
-from celeriac_storage.steps import Next
+from celeriac_storage.step_record import Next
 from celeriac_storage.verdicts import Suspect, Verdict
 from celeriac_storage.workers import WorkerInfo, application_name
 from celeriac_tasks.broker import Broker

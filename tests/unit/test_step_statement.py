@@ -3,7 +3,7 @@
 import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
-from celeriac_storage import steps
+from celeriac_storage import step_statement, steps
 
 
 @pytest.mark.parametrize(
@@ -17,9 +17,9 @@ from celeriac_storage import steps
     ids=["think", "act", "external act", "attempt that did not get there"],
 )
 def test_the_statement_of_a_common_step_is_kept_parsed(parts: set[str]) -> None:
-    names = steps._statement.__wrapped__.__annotations__
+    names = step_statement.statement.__wrapped__.__annotations__
     chosen = {name: name in parts for name in names if name not in ("fence", "return")}
 
-    statement = steps._statement(steps.FENCE, **chosen)
+    statement = step_statement.statement(steps.FENCE, **chosen)
 
     assert len(statement) <= MAX_CACHED_STATEMENT_LENGTH
