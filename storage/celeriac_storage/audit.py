@@ -6,7 +6,8 @@ from sqlalchemy import Connection
 
 from celeriac.ids import RunId
 from celeriac.limits import Limits
-from celeriac_storage.audit_checks import CHECKS, Check
+from celeriac_storage.audit_checks import CHECKS
+from celeriac_storage.audit_checks.check import Check
 from celeriac_storage.database import Database
 
 OVERDUE_SECONDS = 120.0

@@ -12,7 +12,8 @@ from celeriac.ids import CallId, RunId, ThreadId
 from celeriac.states import EffectKind, EffectState
 from celeriac_storage import artifacts, audit_checks, requests, resolving
 from celeriac_storage.audit import Violation, audit
-from celeriac_storage.audit_checks import CHECKS, Check
+from celeriac_storage.audit_checks import CHECKS
+from celeriac_storage.audit_checks.check import Check
 from celeriac_storage.database import Database, sqlstate
 from celeriac_storage.resolving import NotDone
 from celeriac_storage.step_record import Next, SettledEffect
@@ -118,7 +119,7 @@ class Damage:
 
 DAMAGES = [
     Damage(
-        audit_checks.CLAIMS,
+        audit_checks.runs.CLAIMS,
         """
         ALTER TABLE celeriac.runs DROP CONSTRAINT runs_claim;
         UPDATE celeriac.runs SET claim_token = gen_random_uuid() WHERE run_id = 'queued';
@@ -127,7 +128,7 @@ DAMAGES = [
         "queued",
     ),
     Damage(
-        audit_checks.IN_FLIGHT,
+        audit_checks.effects.IN_FLIGHT,
         """
         UPDATE celeriac.runs SET status = 'cancelled', phase = NULL, claim_token = NULL,
             finished_at = now(), last_event_seq = last_event_seq + 1
@@ -140,40 +141,40 @@ DAMAGES = [
         "flying",
     ),
     Damage(
-        audit_checks.EVENT_NUMBERS,
+        audit_checks.history.EVENT_NUMBERS,
         "DELETE FROM celeriac.events WHERE run_id = 'completed' AND seq = 2",
         "7 rows, from 1 to 8, expected 1 to 8",
     ),
     Damage(
-        audit_checks.EVENT_NUMBERS,
+        audit_checks.history.EVENT_NUMBERS,
         "UPDATE celeriac.events SET seq = 99 WHERE run_id = 'queued' AND seq = 1",
         "1 rows, from 99 to 99, expected 1 to 1",
         "queued",
     ),
     Damage(
-        audit_checks.EVENT_NUMBERS,
+        audit_checks.history.EVENT_NUMBERS,
         "DELETE FROM celeriac.events WHERE run_id = 'queued'",
         "0 rows, from  to , expected 1 to 1",
         "queued",
     ),
     Damage(
-        audit_checks.TERMINAL_EVENT,
+        audit_checks.history.TERMINAL_EVENT,
         "UPDATE celeriac.events SET type = 'tool.progress' WHERE type = 'run.completed'",
         "completed, terminal events: none",
     ),
     Damage(
-        audit_checks.TERMINAL_EVENT,
+        audit_checks.history.TERMINAL_EVENT,
         "UPDATE celeriac.events SET type = 'run.failed' WHERE type = 'run.completed'",
         "completed, terminal events: run.failed at 8 of 8",
     ),
     Damage(
-        audit_checks.TERMINAL_EVENT,
+        audit_checks.history.TERMINAL_EVENT,
         "UPDATE celeriac.events SET type = 'run.failed' WHERE run_id = 'queued' AND seq = 1",
         "queued, terminal events: run.failed at 1 of 1",
         "queued",
     ),
     Damage(
-        audit_checks.TERMINAL_EVENT,
+        audit_checks.history.TERMINAL_EVENT,
         """
         UPDATE celeriac.events SET type = CASE seq WHEN 2 THEN 'run.completed' ELSE 'x' END
         WHERE run_id = 'completed' AND seq IN (2, 8)
@@ -181,12 +182,12 @@ DAMAGES = [
         "completed, terminal events: run.completed at 2 of 8",
     ),
     Damage(
-        audit_checks.ONE_EFFECT,
+        audit_checks.effects.ONE_EFFECT,
         "UPDATE celeriac.effects SET call_index = 7 WHERE run_id = 'completed' AND call_id = '0.1'",
         "call 0.1 stands at place 7 of step 0",
     ),
     Damage(
-        audit_checks.EFFECT_OUTCOME,
+        audit_checks.effects.EFFECT_OUTCOME,
         """
         ALTER TABLE celeriac.effects DROP CONSTRAINT effects_outcome;
         UPDATE celeriac.effects SET error = '{}' WHERE run_id = 'completed' AND call_id = '0.1';
@@ -194,7 +195,7 @@ DAMAGES = [
         "call 0.1 is committed with both",
     ),
     Damage(
-        audit_checks.EFFECT_OUTCOME,
+        audit_checks.effects.EFFECT_OUTCOME,
         """
         ALTER TABLE celeriac.effects DROP CONSTRAINT effects_committed;
         UPDATE celeriac.effects SET result = NULL, result_hash = NULL
@@ -203,40 +204,40 @@ DAMAGES = [
         "call 0.0 is committed with no result",
     ),
     Damage(
-        audit_checks.ATTEMPTS,
+        audit_checks.effects.ATTEMPTS,
         "DELETE FROM celeriac.effect_attempts WHERE run_id = 'completed' AND entry = 1",
         "call 0.2 is committed at attempt 1, its attempts: {started}",
     ),
     Damage(
-        audit_checks.ATTEMPTS,
+        audit_checks.effects.ATTEMPTS,
         "DELETE FROM celeriac.effect_attempts WHERE run_id = 'completed' AND entry = 0",
         "call 0.2 is committed at attempt 1, its attempts: {committed}",
     ),
     Damage(
-        audit_checks.ATTEMPTS,
+        audit_checks.effects.ATTEMPTS,
         "DELETE FROM celeriac.effect_attempts WHERE run_id = 'completed'",
         "call 0.2 is committed at attempt 1, its attempts: none",
     ),
     Damage(
-        audit_checks.ATTEMPTS,
+        audit_checks.effects.ATTEMPTS,
         "DELETE FROM celeriac.effect_attempts WHERE run_id = 'flying' AND outcome = 'not_done'",
         "call 0.0 is in_flight at attempt 2, its attempts: {unknown,started}",
         "flying",
     ),
     Damage(
-        audit_checks.ATTEMPTS,
+        audit_checks.effects.ATTEMPTS,
         "UPDATE celeriac.effects SET attempt = 3 WHERE run_id = 'flying'",
         "call 0.0 is in_flight at attempt 3, its attempts: {not_done,started}",
         "flying",
     ),
     Damage(
-        audit_checks.ATTEMPTS,
+        audit_checks.effects.ATTEMPTS,
         "UPDATE celeriac.effects SET state = 'planned' WHERE run_id = 'flying'",
         "call 0.0 is planned at attempt 2, its attempts: {not_done,started}",
         "flying",
     ),
     Damage(
-        audit_checks.LOCAL_CALLS,
+        audit_checks.effects.LOCAL_CALLS,
         """
         INSERT INTO celeriac.effect_attempts (run_id, call_id, attempt, entry, outcome)
         VALUES ('completed', '0.0', 1, 0, 'started')
@@ -244,12 +245,12 @@ DAMAGES = [
         "none call 0.0 is committed at attempt 1, with 1 attempt rows",
     ),
     Damage(
-        audit_checks.LOCAL_CALLS,
+        audit_checks.effects.LOCAL_CALLS,
         "UPDATE celeriac.effects SET attempt = 0 WHERE run_id = 'completed' AND call_id = '0.1'",
         "transactional call 0.1 is committed at attempt 0, with 0 attempt rows",
     ),
     Damage(
-        audit_checks.RUN_OUTCOME,
+        audit_checks.runs.RUN_OUTCOME,
         """
         ALTER TABLE celeriac.runs DROP CONSTRAINT runs_result;
         UPDATE celeriac.runs SET result = NULL WHERE run_id = 'completed';
@@ -257,7 +258,7 @@ DAMAGES = [
         "completed with no result and no error",
     ),
     Damage(
-        audit_checks.RUN_OUTCOME,
+        audit_checks.runs.RUN_OUTCOME,
         """
         ALTER TABLE celeriac.runs DROP CONSTRAINT runs_error;
         UPDATE celeriac.runs SET error = '{}' WHERE run_id = 'completed';
@@ -265,7 +266,7 @@ DAMAGES = [
         "completed with a result and an error",
     ),
     Damage(
-        audit_checks.RUN_OUTCOME,
+        audit_checks.runs.RUN_OUTCOME,
         """
         ALTER TABLE celeriac.runs DROP CONSTRAINT runs_error;
         UPDATE celeriac.runs SET error = NULL WHERE run_id = 'failed';
@@ -274,27 +275,27 @@ DAMAGES = [
         "failed",
     ),
     Damage(
-        audit_checks.CHECKPOINTS,
+        audit_checks.history.CHECKPOINTS,
         "DELETE FROM celeriac.checkpoints WHERE run_id = 'completed' AND step = 0",
         "at step 5 with 4 checkpoints, from 1 to 4",
     ),
     Damage(
-        audit_checks.CHECKPOINTS,
+        audit_checks.history.CHECKPOINTS,
         "UPDATE celeriac.checkpoints SET step = 9 WHERE run_id = 'completed' AND step = 1",
         "at step 5 with 5 checkpoints, from 0 to 9",
     ),
     Damage(
-        audit_checks.MESSAGE_POSITIONS,
+        audit_checks.history.MESSAGE_POSITIONS,
         "DELETE FROM celeriac.messages WHERE run_id = 'completed' AND position = 1",
         "5 rows, up to position 5; the run says 6, its checkpoint 6",
     ),
     Damage(
-        audit_checks.MESSAGE_POSITIONS,
+        audit_checks.history.MESSAGE_POSITIONS,
         "UPDATE celeriac.messages SET position = 9 WHERE run_id = 'completed' AND position = 5",
         "6 rows, up to position 9; the run says 6, its checkpoint 6",
     ),
     Damage(
-        audit_checks.MESSAGE_POSITIONS,
+        audit_checks.history.MESSAGE_POSITIONS,
         """
         UPDATE celeriac.checkpoints SET message_count = 4
         WHERE run_id = 'completed' AND step = 4
@@ -302,7 +303,7 @@ DAMAGES = [
         "6 rows, up to position 5; the run says 6, its checkpoint 4",
     ),
     Damage(
-        audit_checks.TOLD_RESULTS,
+        audit_checks.history.TOLD_RESULTS,
         """
         UPDATE celeriac.messages SET body = '{"calls": ["9.9"]}',
             hash = sha256('{"calls": ["9.9"]}')
@@ -311,7 +312,7 @@ DAMAGES = [
         "message 2 tells of call 9.9, which does not exist",
     ),
     Damage(
-        audit_checks.TOLD_RESULTS,
+        audit_checks.history.TOLD_RESULTS,
         """
         DELETE FROM celeriac.effect_attempts WHERE run_id = 'completed';
         UPDATE celeriac.effects SET state = 'planned', attempt = 0
@@ -320,7 +321,7 @@ DAMAGES = [
         "message 4 tells of call 0.2, which is planned",
     ),
     Damage(
-        audit_checks.CHECKPOINT_HASHES,
+        audit_checks.hashes.CHECKPOINT_HASHES,
         """
         UPDATE celeriac.checkpoints SET state = state || '{"corrections": 1}'
         WHERE run_id = 'completed' AND step = 2
@@ -328,7 +329,7 @@ DAMAGES = [
         "checkpoint 2",
     ),
     Damage(
-        audit_checks.MESSAGE_HASHES,
+        audit_checks.hashes.MESSAGE_HASHES,
         """
         UPDATE celeriac.messages SET body = body || '{"more": 1}'
         WHERE run_id = 'completed' AND position = 1
@@ -336,7 +337,7 @@ DAMAGES = [
         "message 1",
     ),
     Damage(
-        audit_checks.RESULT_HASHES,
+        audit_checks.hashes.RESULT_HASHES,
         """
         UPDATE celeriac.effects SET result = '{"id": 2}'
         WHERE run_id = 'completed' AND call_id = '0.2'
@@ -344,7 +345,7 @@ DAMAGES = [
         "call 0.2",
     ),
     Damage(
-        audit_checks.RESULT_HASHES,
+        audit_checks.hashes.RESULT_HASHES,
         """
         UPDATE celeriac.effects SET result_hash = NULL
         WHERE run_id = 'completed' AND call_id = '0.0'
@@ -352,7 +353,7 @@ DAMAGES = [
         "call 0.0",
     ),
     Damage(
-        audit_checks.FINGERPRINTS,
+        audit_checks.hashes.FINGERPRINTS,
         """
         UPDATE celeriac.effects SET arguments = '{"n": 3}'
         WHERE run_id = 'completed' AND call_id = '0.2'
@@ -360,7 +361,7 @@ DAMAGES = [
         "call 0.2",
     ),
     Damage(
-        audit_checks.ARTIFACTS,
+        audit_checks.hashes.ARTIFACTS,
         """
         INSERT INTO celeriac.artifacts (hash, media_type, content)
         VALUES ('\\xab', 'text/plain', 'abc')
@@ -369,22 +370,22 @@ DAMAGES = [
         None,
     ),
     Damage(
-        audit_checks.EFFECT_ARTIFACTS,
+        audit_checks.hashes.EFFECT_ARTIFACTS,
         "DELETE FROM celeriac.artifacts",
         "call 0.1, artifact ",
     ),
     Damage(
-        audit_checks.OWNERS,
+        audit_checks.runs.OWNERS,
         "UPDATE celeriac.runs SET user_id = 'mallory' WHERE run_id = 'completed'",
         "thread t-completed",
     ),
     Damage(
-        audit_checks.OWNERS,
+        audit_checks.runs.OWNERS,
         "UPDATE celeriac.runs SET parent_run_id = 'nobody' WHERE run_id = 'completed'",
         "parent nobody",
     ),
     Damage(
-        audit_checks.ORPHANS,
+        audit_checks.runs.ORPHANS,
         """
         INSERT INTO celeriac.events (run_id, seq, type, data)
         VALUES ('gone', 1, 'run.created', '{}')
@@ -393,7 +394,7 @@ DAMAGES = [
         "gone",
     ),
     Damage(
-        audit_checks.FORGOTTEN,
+        audit_checks.runs.FORGOTTEN,
         """
         UPDATE celeriac.workers SET started_at = now() - interval '1 h';
         UPDATE celeriac.runs SET published_at = now() - interval '10 min' WHERE run_id = 'queued';
@@ -402,7 +403,7 @@ DAMAGES = [
         "queued",
     ),
     Damage(
-        audit_checks.FORGOTTEN,
+        audit_checks.runs.FORGOTTEN,
         """
         UPDATE celeriac.workers SET started_at = now() - interval '1 h';
         UPDATE celeriac.runs SET published_at = NULL, created_at = now() - interval '10 min'
@@ -413,22 +414,22 @@ DAMAGES = [
         "queued",
     ),
     Damage(
-        audit_checks.USE_COUNTED,
+        audit_checks.runs.USE_COUNTED,
         "UPDATE celeriac.runs SET output_tokens_used = 0 WHERE run_id = 'completed'",
         "the run says 3 tool calls, 20 and 0 tokens; its rows 3, 20, 10",
     ),
     Damage(
-        audit_checks.LIMITS,
+        audit_checks.runs.LIMITS,
         """UPDATE celeriac.runs SET limits = '{"steps": 4}' WHERE run_id = 'completed'""",
         "steps: used 5 of 4",
     ),
     Damage(
-        audit_checks.LIMITS,
+        audit_checks.runs.LIMITS,
         """UPDATE celeriac.runs SET limits = '{"tokens": 15}' WHERE run_id = 'completed'""",
         "tokens: used 30 of 15",
     ),
     Damage(
-        audit_checks.LIMITS,
+        audit_checks.runs.LIMITS,
         # The three calls of the last response may pass the limit; two that were used before, not.
         """
         UPDATE celeriac.runs SET limits = '{"tool_calls": 1}', tool_calls_used = 5
@@ -447,7 +448,7 @@ DAMAGES = [
         "tool_calls: used 5 of 1",
     ),
     Damage(
-        audit_checks.LIMITS,
+        audit_checks.runs.LIMITS,
         """
         UPDATE celeriac.runs SET limits = '{"wall_seconds": 60}',
             started_at = started_at - interval '60 s'
@@ -475,7 +476,11 @@ def test_each_kind_of_damage_is_seen_as_exactly_that(lively: Hand, damage_done: 
 
 def test_no_check_is_without_a_damage_that_it_sees() -> None:
     # Proposals and decisions are damaged in test_approvals_audit.py.
-    elsewhere = {audit_checks.DECISIONS, audit_checks.PROPOSALS, audit_checks.APPROVAL_HASHES}
+    elsewhere = {
+        audit_checks.decisions.DECISIONS,
+        audit_checks.decisions.PROPOSALS,
+        audit_checks.hashes.APPROVAL_HASHES,
+    }
 
     assert {done.check for done in DAMAGES} == set(CHECKS) - elsewhere
 

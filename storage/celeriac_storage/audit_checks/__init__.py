@@ -1,0 +1,38 @@
+"""The queries of the audit. Each selects `run_id` and `detail` of the rows that break its rule.
+
+Their order is the invariants' (`docs/invariants.md`). The database refuses much of this by itself;
+here it is checked all the same, because a restored dump, a disabled trigger or a mistaken repair
+asks nobody.
+"""
+
+from celeriac_storage.audit_checks import decisions, effects, hashes, history, runs
+from celeriac_storage.audit_checks.check import Check
+
+CHECKS: tuple[Check, ...] = (
+    runs.CLAIMS,
+    effects.IN_FLIGHT,
+    history.EVENT_NUMBERS,
+    history.TERMINAL_EVENT,
+    effects.ONE_EFFECT,
+    effects.EFFECT_OUTCOME,
+    effects.ATTEMPTS,
+    effects.LOCAL_CALLS,
+    runs.RUN_OUTCOME,
+    decisions.DECISIONS,
+    decisions.PROPOSALS,
+    history.CHECKPOINTS,
+    history.MESSAGE_POSITIONS,
+    history.TOLD_RESULTS,
+    hashes.CHECKPOINT_HASHES,
+    hashes.MESSAGE_HASHES,
+    hashes.RESULT_HASHES,
+    hashes.FINGERPRINTS,
+    hashes.APPROVAL_HASHES,
+    hashes.ARTIFACTS,
+    hashes.EFFECT_ARTIFACTS,
+    runs.OWNERS,
+    runs.ORPHANS,
+    runs.FORGOTTEN,
+    runs.USE_COUNTED,
+    runs.LIMITS,
+)

@@ -1,0 +1,92 @@
+"""What must hold of tool calls and the attempts at them."""
+
+from celeriac_storage.audit_checks.check import TERMINAL, Check
+
+IN_FLIGHT = Check(
+    1,
+    "no call is in flight on a terminal run",  # what a lost worker leaves is `unknown` by then
+    f"""
+    SELECT run_id, format('call %%s, run %%s', call_id, status) AS detail
+    FROM celeriac.effects JOIN celeriac.runs USING (run_id)
+    WHERE state = 'in_flight' AND status IN {TERMINAL}
+    """,
+)
+
+ONE_EFFECT = Check(
+    3,
+    "a call of a response is one effect",
+    """
+    SELECT run_id, format('call %%s stands at place %%s of step %%s', call_id, call_index, step)
+        AS detail
+    FROM celeriac.effects WHERE call_id <> step || '.' || call_index AND rolls_back IS NULL
+    """,
+)
+
+EFFECT_OUTCOME = Check(
+    3,
+    "an effect has a result or an error, never both, and a result if it is committed",
+    """
+    SELECT run_id, format('call %%s is %%s with %%s', call_id, state,
+        CASE WHEN has_result AND error IS NOT NULL THEN 'both' ELSE 'no result' END) AS detail
+    FROM celeriac.effects, LATERAL (
+        SELECT result IS NOT NULL OR result_artifact IS NOT NULL AS has_result
+    ) AS outcome
+    WHERE has_result AND error IS NOT NULL
+        OR state = 'committed' AND NOT has_result AND erased_at IS NULL
+    """,
+)
+
+ATTEMPTS = Check(
+    3,
+    "the attempts of an external call explain its state",
+    # By attempt, the outcome that became known last. All but the latest are certainly not done,
+    # or there would be no later one. A worker that was thought to be dead may say so too: `failed`.
+    """
+    SELECT run_id, format('call %%s is %%s at attempt %%s, its attempts: %%s', call_id, state,
+        effect.attempt, coalesce(attempts.outcomes::text, 'none')) AS detail
+    FROM celeriac.effects AS effect, LATERAL (
+        SELECT array_agg(outcome ORDER BY number) AS outcomes, bool_and(is_complete) AS is_complete,
+            coalesce(bool_and(outcome IN ('not_done', 'failed'))
+                FILTER (WHERE number < effect.attempt), true) AS may_follow,
+            array_agg(number ORDER BY number) AS numbers
+        FROM (
+            SELECT attempt AS number, (array_agg(outcome ORDER BY entry DESC))[1] AS outcome,
+                min(entry) = 0 AND max(entry) = count(*) - 1 AS is_complete
+            FROM celeriac.effect_attempts AS entry
+            WHERE (entry.run_id, entry.call_id) = (effect.run_id, effect.call_id)
+            GROUP BY attempt
+        ) AS attempt
+    ) AS attempts
+    WHERE kind = 'external' AND NOT CASE
+        WHEN state IN ('planned', 'proposed', 'approved', 'rejected', 'expired', 'invalid',
+            'precondition_failed') THEN effect.attempt = 0 AND outcomes IS NULL
+        ELSE outcomes IS NOT NULL AND is_complete AND may_follow
+            AND numbers = ARRAY(SELECT generate_series(1, effect.attempt)::smallint)
+            AND CASE state
+                -- A worker that was thought to be dead may have told what came of its own attempt.
+                WHEN 'in_flight' THEN outcomes[effect.attempt] IN ('started', 'committed', 'failed')
+                WHEN 'unknown' THEN outcomes[effect.attempt] IN ('unknown', 'committed', 'failed')
+                WHEN 'rolled_back' THEN outcomes[effect.attempt] = 'known_bad'
+                ELSE outcomes[effect.attempt] = state
+            END
+    END
+    """,
+)
+
+LOCAL_CALLS = Check(
+    3,
+    "a call that is no external one is planned or settled, without attempts of its own",
+    """
+    SELECT run_id, format('%%s call %%s is %%s at attempt %%s, with %%s attempt rows', kind,
+        call_id, state, effect.attempt, found) AS detail
+    FROM celeriac.effects AS effect, LATERAL (
+        SELECT count(*) AS found FROM celeriac.effect_attempts AS entry
+        WHERE (entry.run_id, entry.call_id) = (effect.run_id, effect.call_id)
+    ) AS attempts
+    WHERE kind <> 'external' AND (
+        found > 0 OR state IN ('in_flight', 'unknown', 'not_done')
+        OR state IN ('committed', 'failed') AND effect.attempt = 0
+        OR state NOT IN ('planned', 'committed', 'failed', 'rejected') AND effect.attempt > 0
+    )
+    """,
+)

@@ -1,0 +1,77 @@
+"""Every hash is the hash of what is stored."""
+
+from celeriac_storage.audit_checks.check import Check
+
+APPROVAL_HASHES = Check(
+    7,
+    "a proposal's hash is that of its tool, version and arguments",
+    """
+    SELECT run_id, format('proposal %%s of call %%s', approval_id, call_id) AS detail
+    FROM celeriac.approvals
+    WHERE erased_at IS NULL AND arguments_hash <> sha256(convert_to(
+        concat_ws(E'\\n', tool, tool_version, arguments::text), 'UTF8'))
+    """,
+)
+
+CHECKPOINT_HASHES = Check(
+    7,
+    "a checkpoint's hash is that of its state",
+    """
+    SELECT run_id, format('checkpoint %%s', step) AS detail
+    FROM celeriac.checkpoints WHERE hash <> sha256(convert_to(state::text, 'UTF8'))
+    """,
+)
+
+MESSAGE_HASHES = Check(
+    7,
+    "a message's hash is that of its body",
+    """
+    SELECT run_id, format('message %%s', position) AS detail
+    FROM celeriac.messages
+    WHERE erased_at IS NULL
+        AND hash IS DISTINCT FROM sha256(convert_to(body::text, 'UTF8'))
+    """,
+)
+
+RESULT_HASHES = Check(
+    7,
+    "an effect's result hash is that of its result",
+    """
+    SELECT run_id, format('call %%s', call_id) AS detail
+    FROM celeriac.effects
+    WHERE erased_at IS NULL
+        AND result_hash IS DISTINCT FROM sha256(convert_to(result::text, 'UTF8'))
+    """,
+)
+
+FINGERPRINTS = Check(
+    7,
+    "an effect's fingerprint is that of its tool, version and arguments",
+    """
+    SELECT run_id, format('call %%s', call_id) AS detail
+    FROM celeriac.effects
+    WHERE erased_at IS NULL AND fingerprint <> sha256(convert_to(
+        concat_ws(E'\\n', tool, tool_version, arguments::text), 'UTF8'))
+    """,
+)
+
+ARTIFACTS = Check(
+    7,
+    "an artifact's hash is that of its content",
+    """
+    SELECT NULL::text AS run_id, format('artifact %%s', encode(hash, 'hex')) AS detail
+    FROM celeriac.artifacts WHERE hash <> sha256(content)
+    """,
+)
+
+EFFECT_ARTIFACTS = Check(
+    7,
+    "the artifact of an effect exists and is what was stored",
+    """
+    SELECT run_id, format('call %%s, artifact %%s', call_id, encode(result_artifact, 'hex'))
+        AS detail
+    FROM celeriac.effects LEFT JOIN celeriac.artifacts ON hash = result_artifact
+    WHERE result_artifact IS NOT NULL AND erased_at IS NULL
+        AND sha256(content) IS DISTINCT FROM result_artifact
+    """,
+)

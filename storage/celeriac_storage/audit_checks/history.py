@@ -1,0 +1,80 @@
+"""What must hold of checkpoints, messages and events: they are whole, and in order."""
+
+from celeriac_storage.audit_checks.check import TERMINAL, Check
+
+EVENT_NUMBERS = Check(
+    2,
+    "events are numbered without a gap",
+    """
+    SELECT run_id, format('%%s rows, from %%s to %%s, expected %%s to %%s', found, first, last,
+        pruned_to_seq + 1, last_event_seq) AS detail
+    FROM celeriac.runs, LATERAL (
+        SELECT count(*) AS found, min(seq) AS first, max(seq) AS last
+        FROM celeriac.events WHERE events.run_id = runs.run_id AND seq > pruned_to_seq
+    ) AS event
+    WHERE found <> last_event_seq - pruned_to_seq
+        OR found > 0 AND (first, last) <> (pruned_to_seq + 1, last_event_seq)
+    """,
+)
+
+TERMINAL_EVENT = Check(
+    2,
+    "a run has a terminal event exactly if it is terminal, and it is its last",
+    f"""
+    SELECT run_id, format('%%s, terminal events: %%s', status, coalesce(terminal, 'none')) AS detail
+    FROM celeriac.runs, LATERAL (
+        SELECT string_agg(format('%%s at %%s of %%s', type, seq, last_event_seq), ', ' ORDER BY seq)
+            AS terminal, count(*) AS found,
+            bool_and(seq = last_event_seq AND type = 'run.' || status) AS is_right
+        FROM celeriac.events WHERE events.run_id = runs.run_id
+            AND type IN ('run.completed', 'run.failed', 'run.cancelled')
+    ) AS event
+    WHERE found <> (status IN {TERMINAL})::int OR NOT is_right
+    """,
+)
+
+CHECKPOINTS = Check(
+    7,
+    "each step of a run has its checkpoint",
+    """
+    SELECT run_id, format('at step %%s with %%s checkpoints, from %%s to %%s', step, found, first,
+        last) AS detail
+    FROM celeriac.runs, LATERAL (
+        SELECT count(*) AS found, min(step) AS first, max(step) AS last
+        FROM celeriac.checkpoints WHERE checkpoints.run_id = runs.run_id
+    ) AS checkpoint
+    WHERE found <> step OR found > 0 AND (first, last) <> (0, step - 1)
+    """,
+)
+
+MESSAGE_POSITIONS = Check(
+    7,
+    "messages are numbered without a gap, as many as run and checkpoint say",
+    """
+    SELECT run.run_id, format('%%s rows, up to position %%s; the run says %%s, its checkpoint %%s',
+        found, last, run.message_count, coalesce(latest.message_count::text, 'nothing')) AS detail
+    FROM celeriac.runs AS run CROSS JOIN LATERAL (
+        SELECT count(*) AS found, min(position) AS first, max(position) AS last
+        FROM celeriac.messages WHERE messages.run_id = run.run_id
+    ) AS message
+    LEFT JOIN celeriac.checkpoints AS latest
+        ON latest.run_id = run.run_id AND latest.step = run.step - 1
+    WHERE found <> run.message_count OR latest.message_count <> run.message_count
+        OR found > 0 AND (first, last) <> (0, run.message_count - 1)
+    """,
+)
+
+TOLD_RESULTS = Check(
+    7,
+    "a message tells only of calls that exist and are settled",
+    """
+    SELECT message.run_id, format('message %%s tells of call %%s, which %%s', position,
+        told.call_id, coalesce('is ' || state, 'does not exist')) AS detail
+    FROM celeriac.messages AS message
+    CROSS JOIN jsonb_array_elements_text(body -> 'calls') AS told (call_id)
+    LEFT JOIN celeriac.effects AS effect
+        ON effect.run_id = message.run_id AND effect.call_id = told.call_id
+    WHERE role = 'results' AND (state IS NULL OR state NOT IN ('committed', 'failed', 'invalid',
+        'precondition_failed', 'rejected', 'expired', 'known_bad', 'rolled_back'))
+    """,
+)
