@@ -85,6 +85,11 @@ UPDATE celeriac.runs AS run SET
 FROM (SELECT set_config('synchronous_commit', 'off', true)) AS unsynced
 WHERE run_id = %(run_id)s AND step = %(step)s AND status = 'queued'
     AND %(deadlines)s::jsonb ? agent AND (strikes < %(isolation)s OR %(is_alone)s)
+    -- What a dead worker claimed would be taken from it again at once, with a strike.
+    AND EXISTS (
+        SELECT FROM celeriac.workers
+        WHERE worker_id = %(worker_id)s AND dead_at IS NULL AND stopped_at IS NULL
+    )
 RETURNING
     epoch, phase, agent, agent_hash, tenant_id, user_id, thread_id, thread_position, queue,
     (SELECT state FROM celeriac.checkpoints AS last
@@ -105,7 +110,8 @@ def claim(
     is_alone: bool,
     token: ClaimToken | None = None,
 ) -> Claim | None:
-    """Claim exactly this step if it is queued; None if it is not, which drops a stale message.
+    """Claim exactly this step if it is queued; None if it is not, which drops a stale message, and
+    for a worker that is not registered, was declared dead or has left.
 
     `deadlines` has the agents of this worker, each with the seconds that one of its steps may take.
     `is_alone` says that this worker runs nothing else, which a run with strikes asks for. A worker

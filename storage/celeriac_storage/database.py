@@ -75,6 +75,7 @@ class Database:
         connections: int = 4,
         idle_limit_seconds: float | None = None,
         lock_timeout_milliseconds: int = 0,  # 0: wait for a row lock as long as it takes
+        connect_timeout_seconds: int = CONNECT_TIMEOUT_SECONDS,
         pre_ping: bool = False,
     ) -> None:
         self.url = url
@@ -93,7 +94,7 @@ class Database:
             # connection back and forth costs more than most statements.
             isolation_level="AUTOCOMMIT",
             pool_reset_on_return=None,  # a connection comes back outside any transaction
-            connect_args=dict(TCP_OPTIONS),
+            connect_args={**TCP_OPTIONS, "connect_timeout": connect_timeout_seconds},
             hide_parameters=True,  # an error's text must not carry a run's data into a log
             json_serializer=codec.dumps,
             json_deserializer=codec.loads,

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from celeriac.ids import WorkerId
-from celeriac_storage.database import TCP_OPTIONS, libpq_url
+from celeriac_storage.database import CONNECT_TIMEOUT_SECONDS, TCP_OPTIONS, libpq_url
 from celeriac_storage.workers import application_name, lifeline_key
 
 _held: weakref.WeakSet["Lifeline"] = weakref.WeakSet()
@@ -23,8 +23,9 @@ _held: weakref.WeakSet["Lifeline"] = weakref.WeakSet()
 class Lifeline:
     """One session and its lock, for the process that made it; used by its heartbeat thread only."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, connect_timeout_seconds: int = CONNECT_TIMEOUT_SECONDS) -> None:
         self._url = libpq_url(url)
+        self._timeout = connect_timeout_seconds
         self._connection: psycopg.Connection[Any] | None = None
         _held.add(self)
 
@@ -38,24 +39,15 @@ class Lifeline:
             self.close()
         if self._connection is None:
             self._connection = psycopg.connect(
-                self._url,
-                autocommit=True,
-                application_name=application_name(worker_id),
-                **TCP_OPTIONS,
+                self._url, autocommit=True, **{**TCP_OPTIONS, "connect_timeout": self._timeout}
             )
-        else:
-            # A worker that goes on under a new name keeps its session, not its lock.
-            self._connection.execute("SELECT pg_advisory_unlock_all()")
-            self._connection.execute(
-                "SELECT set_config('application_name', %s, false)", (application_name(worker_id),)
-            )
-        row = self._connection.execute(
-            "SELECT pg_try_advisory_lock(%s)", (lifeline_key(worker_id),)
-        ).fetchone()
-        if row is None or not row[0]:
-            self.close()
-            return False
-        return True
+        is_held = False
+        try:
+            is_held = _lock(self._connection, worker_id)
+        finally:
+            if not is_held:  # an open session must mean a lock
+                self.close()
+        return is_held
 
     @property
     def is_broken(self) -> bool:
@@ -80,6 +72,16 @@ class Lifeline:
             with suppress(psycopg.Error, OSError):
                 os.close(self._connection.fileno())
             self._connection = None
+
+
+def _lock(connection: psycopg.Connection[Any], worker_id: WorkerId) -> bool:
+    # A worker that goes on under a new name keeps its session, not its lock.
+    connection.execute("SELECT pg_advisory_unlock_all()")
+    row = connection.execute(
+        "SELECT pg_try_advisory_lock(%s), set_config('application_name', %s, false)",
+        (lifeline_key(worker_id), application_name(worker_id)),
+    ).fetchone()
+    return row is not None and bool(row[0])
 
 
 def _abandon_all() -> None:

@@ -95,28 +95,29 @@ def wake_waiting(connection: Connection) -> int:
     return len(woken)
 
 
-def renew(connection: Connection, worker_id: WorkerId, lease_seconds: float) -> bool:
-    """Renew the lease by the database's clock. False if the worker was declared dead meanwhile:
+def renew(
+    connection: Connection, worker_id: WorkerId, *, lease_seconds: float, has_lifeline: bool
+) -> bool:
+    """Renew the lease by the database's clock, and tell whether the lifeline's lock is held: a
+    worker without it is judged by its lease alone. False if the worker was declared dead meanwhile:
     it must not go on under this id."""
     row = connection.exec_driver_sql(
         """
         UPDATE celeriac.workers
-        SET renewed_at = now(), lease_until = now() + make_interval(secs => %s)
-        WHERE worker_id = %s AND dead_at IS NULL AND stopped_at IS NULL
+        SET renewed_at = now(), lease_until = now() + make_interval(secs => %(lease_seconds)s),
+            lifeline_key = %(lifeline_key)s::bigint,
+            lifeline_since = CASE WHEN %(lifeline_key)s::bigint IS NOT NULL
+                THEN coalesce(lifeline_since, now()) END
+        WHERE worker_id = %(worker_id)s AND dead_at IS NULL AND stopped_at IS NULL
         RETURNING worker_id
         """,
-        (lease_seconds, worker_id),
+        {
+            "worker_id": worker_id,
+            "lease_seconds": lease_seconds,
+            "lifeline_key": lifeline_key(worker_id) if has_lifeline else None,
+        },
     ).fetchone()
     return row is not None
-
-
-def regain_lifeline(connection: Connection, worker_id: WorkerId) -> None:
-    """Note that the lifeline's lock was lost with its session and is held again."""
-    connection.exec_driver_sql(
-        "UPDATE celeriac.workers SET lifeline_since = now()"
-        " WHERE worker_id = %s AND dead_at IS NULL AND stopped_at IS NULL",
-        (worker_id,),
-    )
 
 
 def stop(connection: Connection, worker_id: WorkerId) -> None:

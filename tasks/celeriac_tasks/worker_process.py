@@ -19,7 +19,7 @@ from celeriac.settings import Settings
 from celeriac.states import EffectState
 from celeriac_storage import claims, dispatch, lost_calls, resolving, starting
 from celeriac_storage.claims import Claim
-from celeriac_storage.database import Database
+from celeriac_storage.database import CONNECT_TIMEOUT_SECONDS, Database
 from celeriac_storage.lifeline import Lifeline
 from celeriac_storage.step_record import SettledEffect, StepRecord
 from celeriac_storage.workers import WorkerInfo, application_name
@@ -71,10 +71,22 @@ class WorkerProcess:
         self._lock = threading.Lock()
         self._held: dict[RunId, Claim] = {}
         self._tokens: set[ClaimToken] = set()
+        # A server that does not answer must not cost more than one renewal. (Less than 2 s the
+        # driver does not do.)
+        connect_timeout = max(2, min(CONNECT_TIMEOUT_SECONDS, int(settings.lease_seconds / 3)))
         self._heartbeat = Heartbeat(
             # A connection of its own: a lease must not run out because tools hold all the others.
-            Database(url, application_name=lambda: application_name(self.worker_id), connections=1),
-            Lifeline(direct_url.get_secret_value() if direct_url else url),
+            Database(
+                url,
+                application_name=lambda: application_name(self.worker_id),
+                connections=1,
+                connect_timeout_seconds=connect_timeout,
+                pre_ping=True,  # after a restart of the server, the first renewal must not fail
+            ),
+            Lifeline(
+                direct_url.get_secret_value() if direct_url else url,
+                connect_timeout_seconds=connect_timeout,
+            ),
             WorkerInfo(
                 worker_id=new_worker_id(),
                 hostname=socket.gethostname(),
@@ -151,9 +163,9 @@ class WorkerProcess:
     def _release_lost(self, connection: Connection) -> None:
         if self._named_for != self.worker_id:
             # Declared dead and going on under another name: the old sessions have the old one.
-            self._named_for = self.worker_id
             self.database.drop_idle()
             self.tool_database.drop_idle()
+            self._named_for = self.worker_id
         # In this order: a token is in use here before the database can have it, so one that the
         # database had and that is not in use now is lost. The other way round, a claim that falls
         # between the two looks would be taken from the step that is being executed.

@@ -25,6 +25,7 @@ class Proxy:
         self._links: list[_Link] = []
         self._is_moving = threading.Event()
         self._is_moving.set()
+        self._is_refusing = False
         threading.Thread(target=self._accept, daemon=True).start()
 
     def strand(self) -> int:
@@ -39,6 +40,15 @@ class Proxy:
     def thaw(self) -> None:
         self._is_moving.set()
 
+    def refuse(self) -> None:
+        """End all connections, and every new one at once, until `serve`."""
+        self._is_refusing = True
+        for link in self._links:
+            link.close()
+
+    def serve(self) -> None:
+        self._is_refusing = False
+
     def close(self) -> None:
         self._listener.close()
         self.thaw()
@@ -49,6 +59,9 @@ class Proxy:
         with suppress(OSError):  # closed
             while True:
                 near, _ = self._listener.accept()
+                if self._is_refusing:
+                    near.close()
+                    continue
                 far = socket.create_connection(self._target)
                 self._links.append(_Link(near, far, self._is_moving))
                 self.accepted += 1

@@ -91,18 +91,37 @@ def test_a_claim_makes_the_step_this_workers(hand: Hand) -> None:
 def test_of_twenty_workers_exactly_one_gets_the_step(hand: Hand) -> None:
     # features: 004-56
     run_id = hand.start()
+    racers = [Hand(hand.database) for _ in range(20)]
     together = threading.Barrier(20)
 
-    def race(number: int) -> Claim | None:
+    def race(racer: Hand) -> Claim | None:
         together.wait(10)
-        return claim(hand, run_id, worker_id=WorkerId(f"w{number}"))
+        return claim(hand, run_id, worker_id=racer.worker_id)
 
     with ThreadPoolExecutor(20) as workers:
-        held = [won for won in workers.map(race, range(20)) if won is not None]
+        held = [won for won in workers.map(race, racers) if won is not None]
 
     (winner,) = held
     row = hand.row(run_id)
     assert (row.worker_id, row.claim_token.hex, row.epoch) == (winner.worker_id, winner.token, 1)
+
+
+@pytest.mark.parametrize(
+    "gone", ["dead_at = now(), verdict = 'lifeline'", "stopped_at = now()", ""]
+)
+def test_a_worker_that_others_take_for_gone_claims_nothing(hand: Hand, gone: str) -> None:
+    """Its steps would be taken from it at once, again and again, with a strike for each."""
+    run_id = hand.start()
+    stranger = Hand(hand.database).worker_id if gone else WorkerId("never-registered")
+    if gone:
+        with hand.database.connect() as connection:
+            connection.exec_driver_sql(
+                f"UPDATE celeriac.workers SET {gone} WHERE worker_id = %s", (stranger,)
+            )
+
+    assert claim(hand, run_id, worker_id=stranger) is None
+
+    assert (hand.row(run_id).status, hand.row(run_id).epoch) == ("queued", 0)
 
 
 def earlier_step(hand: Hand, run_id: RunId) -> int:

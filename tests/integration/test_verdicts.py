@@ -80,6 +80,12 @@ def declare_dead(database: Database, worker_id: WorkerId, verdict: Verdict) -> b
         return verdicts.declare_dead(connection, worker_id, verdict) is not None
 
 
+def renew(connection: Connection, witness: Witness) -> bool:
+    return workers.renew(
+        connection, witness.worker_id, lease_seconds=LEASE_SECONDS, has_lifeline=True
+    )
+
+
 def recover(database: Database) -> list[RunId]:
     with database.begin() as connection:
         return [due.run_id for due in verdicts.recover(connection)]
@@ -179,7 +185,7 @@ def test_a_verdict_is_final(witness: Witness) -> None:
 
     assert not declare_dead(witness.database, witness.worker_id, "lease")
     with witness.database.connect() as connection:
-        assert not workers.renew(connection, witness.worker_id, LEASE_SECONDS)
+        assert not renew(connection, witness)
 
 
 def test_a_worker_that_said_goodbye_is_not_declared_dead(witness: Witness) -> None:
@@ -477,7 +483,7 @@ def test_a_lifeline_that_returns_between_ticks_starts_the_count_again(
         failover.tick()
 
     with witness.database.connect() as connection:
-        assert workers.renew(connection, witness.worker_id, LEASE_SECONDS), "it was declared dead"
+        assert renew(connection, witness), "it was declared dead"
     app.close()
 
 
@@ -493,5 +499,5 @@ def test_when_all_lifelines_vanish_at_once_nobody_is_declared_dead(
         failover.tick()
 
     with witness.database.connect() as connection:
-        assert workers.renew(connection, witness.worker_id, LEASE_SECONDS), "it was declared dead"
+        assert renew(connection, witness), "it was declared dead"
     app.close()
