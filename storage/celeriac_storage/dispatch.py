@@ -34,6 +34,17 @@ def mark_unpublished(connection: Connection, run_id: RunId, step: int) -> None:
     )
 
 
+def pass_on(connection: Connection, run_id: RunId, step: int) -> None:
+    """The message came to a worker that cannot take the step: it is published again, the first time
+    at once, and then after its backoff. While a deploy goes on, most workers may be such.
+    """
+    connection.exec_driver_sql(
+        "UPDATE celeriac.runs SET published_at = NULL"
+        " WHERE run_id = %s AND step = %s AND status = 'queued' AND publish_count <= 1",
+        (run_id, step),
+    )
+
+
 def take_unpublished(connection: Connection) -> list[Due]:
     """Queued steps that nobody has published, now marked as published. Publish them all."""
     return _take(connection, "published_at IS NULL", {})

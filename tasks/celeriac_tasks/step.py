@@ -60,15 +60,15 @@ def take_step(worker: WorkerProcess, run_id: RunId, step: int) -> None:
         obstacle = claims.why_unclaimed(connection, run_id, step)
         if obstacle is None or not obstacle.is_queued_here:
             return  # a duplicate or a message from the past
-        if obstacle.agent not in worker.agents:
-            logger.info("run %s: agent %s is not here; another worker must", run_id, obstacle.agent)
-            dispatch.mark_unpublished(connection, run_id, step)
+        if obstacle.agent not in worker.agents or not obstacle.needs_isolation:
+            # The agent is not here, or this worker was declared dead and does not know it yet.
+            logger.info("run %s: step %s is for another worker", run_id, step)
+            dispatch.pass_on(connection, run_id, step)
             return
-    if obstacle.needs_isolation:
-        with worker.gate.alone() as is_alone, worker.token() as token:
-            claim = _claim(worker, run_id, step, token, is_alone=True) if is_alone else None
-            if claim is not None:
-                _go_on(worker, claim)
+    with worker.gate.alone() as is_alone, worker.token() as token:
+        claim = _claim(worker, run_id, step, token, is_alone=True) if is_alone else None
+        if claim is not None:
+            _go_on(worker, claim)
 
 
 def _claim(

@@ -82,6 +82,24 @@ def test_a_step_that_the_broker_did_not_take_is_due_at_once(hand: Hand) -> None:
     assert [due.run_id for due in take_unpublished(hand.database)] == [run_id]
 
 
+def test_a_step_that_a_worker_passes_on_is_due_at_once_and_then_after_its_backoff(
+    hand: Hand,
+) -> None:
+    run_id = hand.start()
+    take_unpublished(hand.database)
+
+    with hand.database.connect() as connection:
+        dispatch.pass_on(connection, run_id, 0)
+    assert [due.run_id for due in take_unpublished(hand.database)] == [run_id]
+
+    with hand.database.connect() as connection:
+        dispatch.pass_on(connection, run_id, 0)
+    assert take_unpublished(hand.database) == []
+    assert take_overdue(hand.database) == []
+    published(hand, run_id, seconds_ago=2 * FIRST_SECONDS + 0.1, count=2)
+    assert take_overdue(hand.database) == [run_id]
+
+
 def test_news_of_an_earlier_step_does_not_touch_the_present_one(hand: Hand) -> None:
     """The worker may have gone on with the run before the broker's refusal is written down."""
     run_id = hand.start()

@@ -19,7 +19,7 @@ from celeriac.messages import dump_message, user_message
 from celeriac.scripted import ScriptedModel, call, say
 from celeriac.settings import load_settings
 from celeriac.states import Phase, RunStatus, StepKind
-from celeriac_storage import claims, starting, steps
+from celeriac_storage import claims, dispatch, starting, steps
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.starting import NewRun, Started
@@ -249,6 +249,43 @@ def test_no_heartbeat_takes_a_step_away_from_the_worker_that_executes_it(
     assert seen == [("running", 2)]
     finished = row(database, run_id)
     assert (finished.status, finished.epoch, finished.strikes) == ("completed", 3, 0)
+
+
+def test_a_step_goes_round_among_workers_without_its_agent_only_once(
+    database: Database, make_worker: MakeWorker
+) -> None:
+    """Or each of them would publish it again ten times a second, for as long as a deploy lasts."""
+    make_worker()  # has the agent, but takes no message in this test
+    wrong = make_worker(Agent("cook", ScriptedModel([])))
+    run_id = started(database)
+
+    for is_due in (True, False, False):
+        with database.connect() as connection:
+            dispatch.take_unpublished(connection)
+        take_step(wrong, run_id, 0)
+        assert (row(database, run_id).published_at is None) is is_due
+
+    assert row(database, run_id).status == "queued"
+
+
+def test_a_step_that_came_to_a_worker_declared_dead_is_published_again_at_once(
+    database: Database, make_worker: MakeWorker
+) -> None:
+    worker, other = make_worker(), make_worker()
+    run_id = started(database)
+    with database.begin() as connection:
+        dispatch.take_unpublished(connection)
+        connection.exec_driver_sql(
+            "UPDATE celeriac.workers SET dead_at = now(), verdict = 'lease' WHERE worker_id = %s",
+            (worker.worker_id,),
+        )
+
+    take_step(worker, run_id, 0)
+
+    left = row(database, run_id)
+    assert (left.status, left.epoch, left.published_at) == ("queued", 0, None)
+    take_step(other, run_id, 0)
+    assert row(database, run_id).status == "completed"
 
 
 def test_a_run_on_a_queue_that_no_live_worker_serves_waits_for_one(
