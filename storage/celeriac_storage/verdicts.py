@@ -20,6 +20,9 @@ from celeriac_storage.workers import APPLICATION_NAME_PREFIX, IS_ALIVE
 
 Verdict = Literal["lifeline", "lease"]
 
+SILENCES_PER_STRIKE = 3
+"""A lease that runs out says little about the step: the machine froze, or was cut off."""
+
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
@@ -95,15 +98,18 @@ def declare_dead(connection: Connection, worker_id: WorkerId, verdict: Verdict) 
 def recover(connection: Connection) -> list[Due]:
     """Queue the steps that dead or departed workers held, marked as published. Publish them all.
 
-    A death proven by the lifeline is a strike against the run: it may be the killer. After
-    `STRIKES_BEFORE_ATTENTION` of them the run needs attention instead, or is over if it was asked
-    to end: it comes to no step that could heed that.
+    A death that the lifeline shows is a strike against the run: it may be the killer. So is the
+    death of a worker without a lifeline, which nothing else could show, and every third one that
+    only the lease shows: a step that stops its process for longer must come to an end as well.
+    After `STRIKES_BEFORE_ATTENTION` of them the run needs attention instead, or is over if it was
+    asked to end: it comes to no step that could heed that.
     """
     return _take_back(
         connection,
         """
         SELECT run_id, worker_id, coalesce(verdict, 'stopped') AS reason,
-            coalesce(verdict = 'lifeline', false)::int AS strike
+            (dead_at IS NOT NULL AND (verdict = 'lifeline' OR lifeline_key IS NULL
+                OR (deaths + 1) %% %(silences)s = 0))::int AS strike
         FROM celeriac.runs AS held JOIN celeriac.workers USING (worker_id)
         WHERE status = 'running' AND (dead_at IS NOT NULL OR stopped_at IS NOT NULL)
         LIMIT %(batch)s
@@ -157,7 +163,7 @@ def _take_back(connection: Connection, lost: str) -> list[Due]:
         )
         SELECT run_id, step, queue, status = 'queued' FROM run
         """,
-        {"limit": STRIKES_BEFORE_ATTENTION, "batch": BATCH},
+        {"limit": STRIKES_BEFORE_ATTENTION, "batch": BATCH, "silences": SILENCES_PER_STRIKE},
     ).all()
     cancel_as_asked(connection, [RunId(row[0]) for row in rows if not row[3]])
     return [Due(*row[:3]) for row in rows if row[3]]

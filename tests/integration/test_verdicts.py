@@ -289,23 +289,47 @@ def test_what_the_dead_worker_still_commits_is_refused(witness: Witness) -> None
     assert witness.row(run_id).step == 1
 
 
-@pytest.mark.parametrize(
-    ("verdict", "deaths", "strikes"),
-    [
-        ("lifeline", 1, 1),  # killed: perhaps by this very step
-        ("lease", 1, 0),  # silent: the network's fault as likely as the step's
-    ],
-)
-def test_only_a_proven_death_is_a_strike(
-    witness: Witness, verdict: Verdict, deaths: int, strikes: int
-) -> None:
+def killed_without_lifeline(hand: Hand, run_id: RunId) -> None:
+    """As behind a pooler: that the worker is gone, only its lease shows."""
+    victim = Hand(hand.database)
+    victim.claim(run_id)
+    assert declare_dead(hand.database, victim.worker_id, "lease")
+
+
+def test_a_death_that_the_lifeline_shows_is_a_strike(witness: Witness) -> None:
     run_id = witness.start()
-    killed_in_step(witness, run_id, verdict)
+    killed_in_step(witness, run_id, "lifeline")
 
     recover(witness.database)
 
     row = witness.row(run_id)
-    assert (row.deaths, row.strikes) == (deaths, strikes)
+    assert (row.deaths, row.strikes) == (1, 1)
+
+
+def test_of_the_deaths_that_only_the_lease_shows_every_third_is_a_strike(witness: Witness) -> None:
+    """The network's fault as likely as the step's; but not for ever."""
+    run_id = witness.start()
+    seen = []
+
+    while witness.row(run_id).status == "queued":
+        killed_in_step(witness, run_id, "lease")
+        recover(witness.database)
+        seen.append(witness.row(run_id).strikes)
+
+    assert seen == [0, 0, 1, 1, 1, 2, 2, 2, 3]
+    assert witness.row(run_id).status == "needs_attention"
+
+
+def test_a_death_without_a_lifeline_is_a_strike(witness: Witness) -> None:
+    """Or a step that kills its worker would do so for ever where no worker has a lifeline."""
+    run_id = witness.start()
+
+    for _ in range(STRIKES_BEFORE_ATTENTION):
+        killed_without_lifeline(witness, run_id)
+        recover(witness.database)
+
+    row = witness.row(run_id)
+    assert (row.status, row.deaths, row.error["kind"]) == ("needs_attention", 3, "poison")
 
 
 def test_what_a_worker_left_behind_at_its_goodbye_is_no_strike(witness: Witness) -> None:
