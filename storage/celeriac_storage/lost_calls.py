@@ -34,10 +34,15 @@ _FIND = """
         extract(epoch FROM CASE
             -- The process that made the call lives on, and the call came back to it.
             WHEN bool_or(later.evidence ? 'is_over') THEN min(later.at)
-            -- Its process is gone for certain. What it sent may still be on its way.
-            WHEN worker.verdict = 'lifeline' THEN worker.dead_at
-            WHEN worker.stopped_at IS NOT NULL THEN worker.stopped_at
-            -- It was silent, or is still there: it may be calling until its deadline.
+            -- Only a session ended: a process that lives takes up its life under a new name, long
+            -- before half a lease is over. If none did, what it sent may still be on its way.
+            WHEN worker.verdict = 'lifeline' AND NOT EXISTS (
+                SELECT FROM celeriac.workers AS successor
+                WHERE successor.predecessor = worker.worker_id
+            ) THEN least(started.deadline_at,
+                worker.dead_at + (worker.lease_until - worker.renewed_at) / 2)
+            -- It was silent, is still there, or says goodbye just now: it may be calling until its
+            -- deadline.
             ELSE started.deadline_at
         END + make_interval(secs => %(visibility_seconds)s) - clock_timestamp())::float,
         (array_agg(later.evidence -> 'returned') FILTER (WHERE later.evidence ? 'returned'))[1],
@@ -51,7 +56,7 @@ _FIND = """
             = (started.run_id, started.call_id, started.attempt) AND later.entry > 0
     WHERE started.run_id = %(run_id)s AND started.call_id = %(call_id)s
         AND started.attempt = %(attempt)s AND started.entry = 0
-    GROUP BY started.deadline_at, worker.verdict, worker.dead_at, worker.stopped_at
+    GROUP BY started.deadline_at, worker.worker_id
 """
 
 

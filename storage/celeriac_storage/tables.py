@@ -74,6 +74,7 @@ workers = Table(
     Column("stopped_at", _TIME),
     Column("dead_at", _TIME),
     Column("verdict", Text),
+    Column("predecessor", Text),
 )
 
 leaders = Table(

@@ -33,10 +33,11 @@ class WorkerInfo:
     pool: str
     agents: Sequence[str]
     queues: Sequence[str]
+    predecessor: WorkerId | None = None  # what the same process was called before
 
     def successor(self) -> "WorkerInfo":
         """The same process under a new id."""
-        return replace(self, worker_id=new_worker_id())
+        return replace(self, worker_id=new_worker_id(), predecessor=self.worker_id)
 
 
 def register(
@@ -50,10 +51,10 @@ def register(
     connection.exec_driver_sql(
         """
         INSERT INTO celeriac.workers (worker_id, hostname, pid, pool, agents, queues, lifeline_key,
-            lifeline_since, lease_until)
+            lifeline_since, lease_until, predecessor)
         VALUES (%(worker_id)s, %(hostname)s, %(pid)s, %(pool)s, %(agents)s, %(queues)s,
             %(lifeline_key)s::bigint, CASE WHEN %(lifeline_key)s::bigint IS NOT NULL THEN now() END,
-            now() + make_interval(secs => %(lease_seconds)s))
+            now() + make_interval(secs => %(lease_seconds)s), %(predecessor)s)
         """,
         {
             "worker_id": worker.worker_id,
@@ -64,6 +65,7 @@ def register(
             "queues": list(worker.queues),
             "lifeline_key": lifeline_key(worker.worker_id) if has_lifeline else None,
             "lease_seconds": lease_seconds,
+            "predecessor": worker.predecessor,
         },
     )
     wake_waiting(connection)

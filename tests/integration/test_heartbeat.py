@@ -126,6 +126,7 @@ def test_a_worker_that_was_declared_dead_lives_on_though_its_lifeline_cannot_be_
     eventually(lambda: worker._named_for != dead, what="the worker under a new name")
     successor = row(database, worker.worker_id)
     assert (successor.lifeline_key, successor.dead_at) == (None, None)
+    assert successor.predecessor == dead, "whoever finds its lost calls has to know that it lives"
     taken(worker, run_id)
     assert Hand(database).row(run_id).status == "completed"
 

@@ -1,0 +1,4 @@
+-- A worker that was declared dead and lives goes on under a new id. What it is doing meanwhile it does
+-- under the old one, so whoever finds a call of that has to know.
+
+ALTER TABLE celeriac.workers ADD COLUMN predecessor text;  -- what the same process was called before
