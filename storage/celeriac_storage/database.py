@@ -36,6 +36,15 @@ TCP_OPTIONS: dict[str, Any] = {
     "connect_timeout": str(CONNECT_TIMEOUT_SECONDS),
 }
 
+# The same for the server's end, which libpq's options do not reach: by its own default the session
+# of a client that vanished holds its locks for two hours.
+_SERVER_TCP_SETTINGS = {
+    "tcp_keepalives_idle": "3",
+    "tcp_keepalives_interval": "1",
+    "tcp_keepalives_count": "2",
+    "tcp_user_timeout": "5000",  # milliseconds
+}
+
 _open: weakref.WeakSet["Database"] = weakref.WeakSet()
 
 
@@ -148,11 +157,13 @@ class Database:
             " set_config('application_name', %s, false),"
             " set_config('idle_in_transaction_session_timeout', %s, false),"
             " set_config('lock_timeout', %s, false),"
-            " set_config('client_connection_check_interval', '2000', false)",  # milliseconds
+            " set_config('client_connection_check_interval', '2000', false),"  # milliseconds
+            " (SELECT count(set_config(key, value, false)) FROM json_each_text(%s::json))",
             (
                 self._application_name(),
                 str(int((self._idle_limit_seconds or 0) * 1000)),
                 str(self._lock_timeout_milliseconds),
+                codec.dumps(_SERVER_TCP_SETTINGS),
             ),
         ).fetchone()
         assert row is not None

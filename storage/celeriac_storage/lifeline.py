@@ -5,6 +5,7 @@ socket; that is what the scheduler watches. A fork must not keep the session ali
 its copy of the socket.
 """
 
+import math
 import os
 import select
 import weakref
@@ -23,9 +24,9 @@ _held: weakref.WeakSet["Lifeline"] = weakref.WeakSet()
 class Lifeline:
     """One session and its lock, for the process that made it; used by its heartbeat thread only."""
 
-    def __init__(self, url: str, *, connect_timeout_seconds: int = CONNECT_TIMEOUT_SECONDS) -> None:
+    def __init__(self, url: str, *, lease_seconds: float) -> None:
         self._url = libpq_url(url)
-        self._timeout = connect_timeout_seconds
+        self._lease_seconds = lease_seconds
         self._connection: psycopg.Connection[Any] | None = None
         _held.add(self)
 
@@ -39,10 +40,13 @@ class Lifeline:
             self.close()
         if self._connection is None:
             self._connection = psycopg.connect(
-                self._url, autocommit=True, **{**TCP_OPTIONS, "connect_timeout": self._timeout}
+                self._url,
+                autocommit=True,
+                **{**TCP_OPTIONS, "connect_timeout": connect_timeout_seconds(self._lease_seconds)},
             )
         is_held = False
         try:
+            _outlive_the_lease(self._connection, self._lease_seconds)
             is_held = _lock(self._connection, worker_id)
         finally:
             if not is_held:  # an open session must mean a lock
@@ -72,6 +76,26 @@ class Lifeline:
             with suppress(psycopg.Error, OSError):
                 os.close(self._connection.fileno())
             self._connection = None
+
+
+def connect_timeout_seconds(lease_seconds: float) -> int:
+    """How long a worker waits for a server that does not answer: it must not cost more than one
+    renewal. (Less than 2 s the driver does not do.)"""
+    return max(2, min(CONNECT_TIMEOUT_SECONDS, int(lease_seconds / 3)))
+
+
+def _outlive_the_lease(connection: psycopg.Connection[Any], lease_seconds: float) -> None:
+    # A worker that is cut off is not dead, and may be in the middle of a call: its lease must be
+    # over before the server ends this session. But in the end it has to, or the lock would be held
+    # for two hours, and the worker could not take it again.
+    connection.execute(
+        "SELECT set_config('idle_session_timeout', '0', false),"
+        " set_config('tcp_keepalives_idle', '3', false),"
+        " set_config('tcp_keepalives_interval', %s, false),"
+        " set_config('tcp_keepalives_count', '3', false),"
+        " set_config('tcp_user_timeout', '0', false)",
+        (str(math.ceil(lease_seconds / 2)),),
+    )
 
 
 def _lock(connection: psycopg.Connection[Any], worker_id: WorkerId) -> bool:

@@ -19,8 +19,8 @@ from celeriac.settings import Settings
 from celeriac.states import EffectState
 from celeriac_storage import claims, dispatch, lost_calls, resolving, starting
 from celeriac_storage.claims import Claim
-from celeriac_storage.database import CONNECT_TIMEOUT_SECONDS, Database
-from celeriac_storage.lifeline import Lifeline
+from celeriac_storage.database import Database
+from celeriac_storage.lifeline import Lifeline, connect_timeout_seconds
 from celeriac_storage.step_record import SettledEffect, StepRecord
 from celeriac_storage.workers import WorkerInfo, application_name
 from celeriac_tasks.bell import Bell
@@ -71,21 +71,18 @@ class WorkerProcess:
         self._lock = threading.Lock()
         self._held: dict[RunId, Claim] = {}
         self._tokens: set[ClaimToken] = set()
-        # A server that does not answer must not cost more than one renewal. (Less than 2 s the
-        # driver does not do.)
-        connect_timeout = max(2, min(CONNECT_TIMEOUT_SECONDS, int(settings.lease_seconds / 3)))
         self._heartbeat = Heartbeat(
             # A connection of its own: a lease must not run out because tools hold all the others.
             Database(
                 url,
                 application_name=lambda: application_name(self.worker_id),
                 connections=1,
-                connect_timeout_seconds=connect_timeout,
+                connect_timeout_seconds=connect_timeout_seconds(settings.lease_seconds),
                 pre_ping=True,  # after a restart of the server, the first renewal must not fail
             ),
             Lifeline(
                 direct_url.get_secret_value() if direct_url else url,
-                connect_timeout_seconds=connect_timeout,
+                lease_seconds=settings.lease_seconds,
             ),
             WorkerInfo(
                 worker_id=new_worker_id(),

@@ -15,6 +15,7 @@ from celeriac_scheduler.failover import TICKS_BEFORE_VERDICT, Failover
 from celeriac_scheduler.outlet import Outlet
 from celeriac_storage import verdicts
 from celeriac_storage.database import Database
+from celeriac_storage.lifeline import Lifeline
 from celeriac_tasks.celery_app import make_app
 from celeriac_tasks.publisher import Publisher
 from celeriac_tasks.step import take_step
@@ -161,3 +162,39 @@ def test_a_failed_renewal_is_tried_again_long_before_the_next_is_due(
         what="a renewal, an hour before the next is due",
     )
     worker.stop()
+
+
+def test_the_server_ends_the_session_of_a_client_that_vanished_after_five_seconds(
+    database: Database,
+) -> None:
+    """Its own default is two hours, in which the session holds its locks."""
+    with database.connect() as connection:
+        found = connection.exec_driver_sql(
+            "SELECT name, setting FROM pg_settings WHERE name LIKE %s", ("tcp%",)
+        ).all()
+
+    assert {name: int(setting) for name, setting in found} == {
+        "tcp_keepalives_idle": 3,
+        "tcp_keepalives_interval": 1,
+        "tcp_keepalives_count": 2,
+        "tcp_user_timeout": 5000,
+    }
+
+
+def test_a_lifeline_that_is_cut_off_outlives_the_lease(database: Database) -> None:
+    """Or a worker in the middle of a call would be taken for dead instead of silent."""
+    lifeline = Lifeline(database.url, lease_seconds=LEASE_SECONDS)
+    assert lifeline.hold(WorkerId("w"))
+    assert lifeline._connection is not None
+
+    found = lifeline._connection.execute(
+        "SELECT current_setting('tcp_keepalives_interval')::int,"
+        " current_setting('tcp_keepalives_count')::int, current_setting('tcp_user_timeout'),"
+        " current_setting('idle_session_timeout')"
+    ).fetchone()
+
+    assert found is not None
+    interval_seconds, count, *without_limit = found
+    assert LEASE_SECONDS < interval_seconds * count < 3 * LEASE_SECONDS
+    assert without_limit == ["0", "0"]
+    lifeline.close()

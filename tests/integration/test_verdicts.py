@@ -38,7 +38,7 @@ class Witness(Hand):
         super().__init__(database)
         workers_row = WorkerInfo(new_worker_id(), "localhost", 4712, "solo", [AGENT], ["celeriac"])
         self.worker_id = workers_row.worker_id
-        self.lifeline = Lifeline(database.url)
+        self.lifeline = Lifeline(database.url, lease_seconds=LEASE_SECONDS)
         assert self.lifeline.hold(self.worker_id)
         with database.begin() as connection:
             workers.register(
