@@ -132,29 +132,7 @@ class Hand:
 
     def lose_outcome(self, claim: Claim, call: CallId) -> None:
         """End the act step not knowing what came of the call: the run needs attention."""
-        why: dict[str, JsonValue] = {"kind": "timeout", "message": "took longer than 30 s"}
-        self.commit(
-            claim,
-            StepRecord(
-                Next.needs_attention(
-                    Phase.WAITING_TOOL, {"kind": "unknown_effect", "message": "nobody knows"}
-                ),
-                StepKind.ACT,
-                "needs_attention",
-                advances=False,
-                events=[Event("effect.unknown", {"call_id": call})],
-                settled=[
-                    SettledEffect(
-                        call,
-                        EffectState.IN_FLIGHT,
-                        EffectState.UNKNOWN,
-                        error=why,
-                        is_attempt=True,
-                        evidence=why,
-                    )
-                ],
-            ),
-        )
+        self.commit(claim, lost_outcome(call))
 
     def unknown_effect(self) -> tuple[RunId, CallId]:
         """A run in `needs_attention`, because nobody knows what came of its call."""
@@ -237,3 +215,27 @@ class Hand:
 def definition(agent: str) -> dict[str, JsonValue]:
     """A registered definition of an agent that takes a text."""
     return {"name": agent, "input_schema": {"type": "string"}, "limits": {}, "queue": "celeriac"}
+
+
+def lost_outcome(call: CallId) -> StepRecord:
+    """An act step that ends not knowing what came of the call."""
+    why: dict[str, JsonValue] = {"kind": "timeout", "message": "took longer than 30 s"}
+    return StepRecord(
+        Next.needs_attention(
+            Phase.WAITING_TOOL, {"kind": "unknown_effect", "message": "nobody knows"}
+        ),
+        StepKind.ACT,
+        "needs_attention",
+        advances=False,
+        events=[Event("effect.unknown", {"call_id": call})],
+        settled=[
+            SettledEffect(
+                call,
+                EffectState.IN_FLIGHT,
+                EffectState.UNKNOWN,
+                error=why,
+                is_attempt=True,
+                evidence=why,
+            )
+        ],
+    )

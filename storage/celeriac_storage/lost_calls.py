@@ -94,13 +94,22 @@ def report(
     outcome: EffectState,
     evidence: dict[str, JsonValue],
 ) -> bool:
-    """Note what came of the attempt made under this claim, which is lost meanwhile; whether it was
-    news.
+    """Note what came of the attempt made under this claim, which is lost meanwhile; whether there
+    is such an attempt. Needs a transaction, and locks the run first, as all do that write about its
+    calls.
 
     Facts only: no run and no effect moves. Whoever recovers the call finds the note; a run that
     waits for a person because of it has to be woken (`resolving.go_on_with_report`).
     """
-    # Two that write the next entry at once meet at the primary key; the loser's news is old.
+    connection.exec_driver_sql(
+        "SELECT FROM celeriac.runs WHERE run_id = %s FOR UPDATE", (claim.run_id,)
+    )
+    # Somebody may be finding out just now, without the note: its commit must miss and look again.
+    connection.exec_driver_sql(
+        "UPDATE celeriac.runs SET request_version = request_version + 1"
+        " WHERE run_id = %s AND status = 'running'",
+        (claim.run_id,),
+    )
     row = connection.exec_driver_sql(
         f"""
         INSERT INTO celeriac.effect_attempts
@@ -109,7 +118,6 @@ def report(
             %(evidence)s::jsonb
         FROM celeriac.effect_attempts AS effect
         WHERE run_id = %(run_id)s AND call_id = %(call_id)s AND entry = 0 AND token = %(token)s
-        ON CONFLICT DO NOTHING
         RETURNING entry
         """,
         {

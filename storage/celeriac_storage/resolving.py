@@ -132,7 +132,8 @@ def _lock(connection: Connection, run_id: RunId) -> RunStatus:
 
 def _lock_effect(connection: Connection, run_id: RunId, call_id: CallId) -> tuple[EffectState, str]:
     row = connection.exec_driver_sql(
-        "SELECT state, tool FROM celeriac.effects WHERE run_id = %s AND call_id = %s FOR UPDATE",
+        "SELECT state, tool FROM celeriac.effects WHERE run_id = %s AND call_id = %s"
+        " FOR NO KEY UPDATE",
         (run_id, call_id),
     ).fetchone()
     if row is None:

@@ -251,14 +251,8 @@ class _Step:
         ended = self._ended_before_it_begins()
         acting = Acting(self._worker.database, self._loaded, self._claim, Batch(pending, ()))
         left = acting.done(withdrawn(pending)) if ended is None else Transition(ended)
-        # Not `_commit`: a decision about one of the calls may be what was asked for meanwhile, and
-        # then the whole step begins again.
-        record = self._adopted(left.record)
-        with self._worker.active, self._worker.session(record) as connection:
-            reach("step.before_commit", self._claim.step)
-            committed = self._commit_once(connection, record)
-        reach("step.after_commit", self._claim.step)
-        return committed, left
+        # A decision about one of the calls may be what was asked for meanwhile.
+        return self._commit(left, begins_again=True)
 
     def _request(self, batch: Batch) -> tuple[Committed, Transition]:
         """Have another process execute the calls, and wait for it."""
@@ -286,7 +280,10 @@ class _Step:
                 return committed, deed
             case EffectKind.EXTERNAL:
                 call = ExternalCall(self._worker.database, self._loaded, self._claim, acting)
-                return self._commit_call(call.recover() if is_lost else call.make())
+                if is_lost:
+                    # Its own worker may have told meanwhile what came of the call.
+                    return self._commit(call.recover(), begins_again=True)
+                return self._commit_call(call.make())
 
     def _commit_call(self, left: Transition) -> tuple[Committed, Transition]:
         try:
@@ -321,8 +318,13 @@ class _Step:
             Next.failed("limit_exceeded", dict(error)), kind, "limit_exceeded", advances=False
         )
 
-    def _commit(self, left: Transition) -> tuple[Committed, Transition]:
+    def _commit(
+        self, left: Transition, *, begins_again: bool = False
+    ) -> tuple[Committed, Transition]:
         """Commit, however long the database is away: a model's answer is worth waiting for.
+
+        What was asked of the run meanwhile is heeded in the record; or, if that rests on what
+        others may have changed, by raising `RequestsChanged`: the whole step begins again.
 
         A commit whose answer got lost may have happened; the fence then tells, and the scheduler
         publishes what it queued.
@@ -337,6 +339,8 @@ class _Step:
                 reach("step.after_commit", self._claim.step)
                 return committed, left
             except RequestsChanged as changed:
+                if begins_again:
+                    raise
                 self._claim, self._was_asked = changed.claim, True
             except DatabaseUnavailable:
                 if self._worker.is_draining or time.monotonic() > give_up_at:

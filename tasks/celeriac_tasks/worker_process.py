@@ -7,8 +7,10 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
+import psycopg
 from celery import Celery
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from celeriac.agent import Agent
 from celeriac.codec import JsonValue
@@ -239,18 +241,24 @@ class WorkerProcess:
             evidence: dict[str, JsonValue] = (
                 {"result": effect.result} if effect.error is None else {"error": effect.error}
             )
-            try:
-                with self.database.begin() as connection:
-                    if lost_calls.report(connection, claim, effect.call_id, effect.state, evidence):
-                        resolving.go_on_with_report(
-                            connection, claim.run_id, effect.call_id, self.worker_id
+            for is_last in (False, True):
+                try:
+                    self._report(claim, effect, evidence)
+                    break
+                except (CeleriacError, DBAPIError, psycopg.Error) as error:
+                    if is_last:
+                        logger.warning(
+                            "run %s: what came of call %s was not noted: %s",
+                            claim.run_id,
+                            effect.call_id,
+                            error,
                         )
-            except CeleriacError as error:
-                logger.warning(
-                    "run %s: what came of call %s was not noted: %s",
-                    claim.run_id,
-                    effect.call_id,
-                    error,
+
+    def _report(self, claim: Claim, effect: SettledEffect, evidence: dict[str, JsonValue]) -> None:
+        with self.database.begin() as connection:
+            if lost_calls.report(connection, claim, effect.call_id, effect.state, evidence):
+                resolving.go_on_with_report(
+                    connection, claim.run_id, effect.call_id, self.worker_id
                 )
 
     def hand_back(self) -> None:

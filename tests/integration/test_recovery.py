@@ -8,7 +8,7 @@ it worked and do nothing, show it late, or not be there to be asked.
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from celeriac.ids import RunId
 from celeriac.recovery import MAX_LOOKS, MAX_SENDS, Done, Finding, NotDone, Retry
 from celeriac.scripted import ScriptedModel, call, say
 from celeriac.tools import EffectName, Tool
-from celeriac_storage import requests, resolving, waking
+from celeriac_storage import lost_calls, requests, resolving, waking
 from celeriac_storage.audit import audit
 from celeriac_storage.database import Database
 from celeriac_storage.resolving import NotDone as SettledAsNotDone
@@ -402,6 +402,54 @@ def test_a_worker_that_lost_its_claim_still_tells_what_came_of_its_call(
     run = run_on(worker, run_id)
     assert (run.status, len(ledger.requests)) == ("completed", 1)
     assert worker.effect(run_id).result == {"status": "OK"}
+    assert_audit_is_clean(database)
+
+
+def test_what_its_worker_tells_while_another_is_finding_out_counts(
+    make_worker: MakeWorker, ledger: Ledger, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the call would be sent again, on what its target showed a moment too early."""
+    called, may_return = threading.Event(), threading.Event()
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def verify(_: ToolContext) -> Finding:
+        if may_return.is_set():
+            return Done()
+        asked.set()
+        assert may_answer.wait(30)
+        return NotDone()
+
+    @tool(effect="external", verify=verify)
+    def order(ctx: ToolContext) -> dict[str, Any]:
+        """Order one."""
+        called.set()
+        assert may_return.wait(30)
+        return ledger.order(ctx.idempotency_key)
+
+    look_at_once = lost_calls.find
+    monkeypatch.setattr(
+        lost_calls,
+        "find",
+        lambda *given: replace(look_at_once(*given), seconds_until_visible=0.0),
+    )
+    worker = make_worker(order)
+    run_id = start(worker)
+    slow = threading.Thread(target=take_step, args=(worker.process, run_id, 1))
+    slow.start()
+    assert called.wait(30)
+    take_away(database, run_id)
+    finding_out = threading.Thread(target=take_step, args=(worker.process, run_id, 1))
+    finding_out.start()
+    assert asked.wait(30)
+
+    may_return.set()
+    slow.join(30)
+    may_answer.set()
+    finding_out.join(30)
+
+    run = run_on(worker, run_id)
+    assert (run.status, len(ledger.requests)) == ("completed", 1)
+    assert worker.effect(run_id).attempt == 1
     assert_audit_is_clean(database)
 
 
