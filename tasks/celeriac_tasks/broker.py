@@ -9,6 +9,7 @@ import redis
 from celery import Celery
 from kombu.exceptions import OperationalError
 
+from celeriac.errors import BrokerUnavailable
 from celeriac_tasks.celery_app import make_queue
 from celeriac_tasks.publisher import broker_unavailable
 
@@ -80,8 +81,12 @@ class Backlog:
         self._is_empty = False
 
     def is_empty(self) -> bool:
+        """Also if the broker cannot be asked: nobody gets a message from there just now."""
         now = time.monotonic()
         if now - self._asked_at > BACKLOG_SECONDS:
             self._asked_at = now  # first: other threads need not ask as well
-            self._is_empty = not any(self._broker.queue_length(queue) for queue in self._queues)
+            try:
+                self._is_empty = not any(self._broker.queue_length(queue) for queue in self._queues)
+            except BrokerUnavailable:
+                self._is_empty = True
         return self._is_empty

@@ -45,11 +45,13 @@ def make_worker(database_url: str, broker_url: str) -> Iterator[MakeWorker]:
             agent: Agent = CLERK, *, lease_seconds: float = LONG_LEASE_SECONDS, **given: object
         ) -> WorkerProcess:
             settings = load_settings(
-                database_url=database_url,
-                broker_url=broker_url,
-                lease_seconds=lease_seconds,
-                connections=4,
-                **given,
+                **{
+                    "database_url": database_url,
+                    "broker_url": broker_url,
+                    "lease_seconds": lease_seconds,
+                    "connections": 4,
+                    **given,
+                }
             )
             process = WorkerProcess(settings, make_app(settings), {agent.name: agent})
             process.start()
@@ -319,3 +321,24 @@ def test_a_queue_whose_only_worker_has_left_is_served_by_nobody(
 
     waiting = start(database, new_run(queue="express"))
     assert waiting == Started(RunStatus.PAUSED, Phase.WAITING_WORKER)
+
+
+def test_a_broker_that_is_away_costs_a_run_that_needs_none_no_strike(
+    database: Database, make_worker: MakeWorker
+) -> None:
+    agent = Agent("clerk", ScriptedModel([call("nothing"), say("done")]), tools=[nothing])
+    worker = make_worker(
+        agent, broker_url="redis://127.0.0.1:1/0", steps_per_task="auto", pool="solo"
+    )
+    run_id = started(database)
+
+    take_step(worker, run_id, 0)
+
+    finished = row(database, run_id)
+    assert (finished.status, finished.strikes, finished.epoch) == ("completed", 0, 1)
+
+
+@tool(effect="none")
+def nothing() -> str:
+    """Do nothing."""
+    return "nothing"
