@@ -5,7 +5,7 @@ called.
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from celeriac.codec import JsonValue, dumps
@@ -218,11 +218,15 @@ def has_live_worker(connection: Connection, agent: str, queue: str) -> bool:
 def register_agent(
     connection: Connection, agent: str, agent_hash: str, definition: dict[str, JsonValue]
 ) -> None:
-    """Record an agent's definition under its hash, once."""
+    """Record an agent's definition under its hash, as the latest one: it may come back when a
+    deploy is rolled back."""
     connection.execute(
         upsert(tables.agents)
         .values(agent=agent, agent_hash=agent_hash, definition=definition)
-        .on_conflict_do_nothing()
+        .on_conflict_do_update(
+            index_elements=["agent", "agent_hash"],
+            set_={"registered_at": func.clock_timestamp()},
+        )
     )
 
 

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from operator import itemgetter
 
 import psycopg
 from celery import Celery
@@ -114,7 +115,8 @@ class WorkerProcess:
     def start(self) -> None:
         """Register the agents and this worker. Raises `DatabaseUnavailable`."""
         with self.database.begin() as connection:
-            for name, loaded in self.agents.items():
+            # In one order: two workers that start at once must not lock each other out.
+            for name, loaded in sorted(self.agents.items(), key=itemgetter(0)):
                 starting.register_agent(
                     connection, name, loaded.agent_hash, loaded.agent.definition()
                 )

@@ -435,3 +435,13 @@ def test_a_queued_run_whose_last_worker_left_is_parked_after_a_moment(hand: Hand
     )
     assert hand.events(old.run_id) == ["run.created", "run.paused"]
     assert hand.row(fresh.run_id).status == "queued", "a deploy replaces workers one by one"
+
+
+def test_a_definition_that_is_registered_again_is_the_latest(hand: Hand) -> None:
+    """As when a deploy is rolled back: what is started then is judged by what the workers have."""
+    for agent_hash, queue in [("v1", "old"), ("v2", "new"), ("v1", "old")]:
+        with hand.database.connect() as connection:
+            starting.register_agent(connection, AGENT, agent_hash, {"queue": queue})
+
+        with hand.database.connect() as connection:
+            assert starting.latest_definition(connection, AGENT) == {"queue": queue}

@@ -9,7 +9,7 @@ down_revision = "0003"
 
 
 def upgrade() -> None:
-    sql = Path(__file__).with_name("0007_predecessors.sql").read_text(encoding="utf-8")
+    sql = Path(__file__).with_name("0007_reborn_workers.sql").read_text(encoding="utf-8")
     # Straight to the driver: it takes many statements at once, and no colon or % means anything.
     driver = op.get_bind().connection.driver_connection
     assert driver is not None
