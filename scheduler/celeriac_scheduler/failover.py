@@ -1,7 +1,6 @@
 """From a worker's death to its steps being published again, in a fraction of a second."""
 
 import logging
-from datetime import datetime
 
 from celeriac.ids import WorkerId
 from celeriac.settings import Settings
@@ -24,7 +23,6 @@ class Failover:
         self._outlet = outlet
         self._lease_seconds = settings.lease_seconds
         self._missing_ticks: dict[WorkerId, int] = {}
-        self._owed_since: datetime | None = None  # the latest verdict not yet republished for
 
     def tick(self) -> None:
         """Look once; declare dead what has to be, and publish what it held."""
@@ -35,13 +33,10 @@ class Failover:
             worker_id: self._missing_ticks.get(worker_id, 0) + 1 for worker_id in missing
         }
         for suspect in suspects:
-            self._owed_since = self._die(suspect) or self._owed_since
+            if (verdict := self._verdict(suspect)) is not None:
+                self._declare_dead(suspect, verdict)
         self.recover()
-        if self._owed_since is not None:
-            # A dead worker may have taken messages off the broker that it never started on, and
-            # nobody knows which: publish everything that was published before the verdict.
-            self._outlet.republish_before(self._owed_since)
-            self._owed_since = None
+        self._outlet.pay()
 
     def recover(self) -> None:
         """Publish the running steps of workers that are dead or have left."""
@@ -58,15 +53,14 @@ class Failover:
             due = verdicts.take_back_overdue(connection)
         self._outlet.publish(due)
 
-    def _die(self, suspect: Suspect) -> datetime | None:
-        verdict = self._verdict(suspect)
-        if verdict is None:
-            return None
+    def _declare_dead(self, suspect: Suspect, verdict: Verdict) -> None:
         with self._database.begin() as connection:
             moment = verdicts.declare_dead(connection, suspect.worker_id, verdict)
         if moment is not None:
             logger.warning("worker %s is dead (%s)", suspect.worker_id, verdict)
-        return moment
+            # It may have taken messages off the broker that it never started on, and nobody knows
+            # which.
+            self._outlet.owe(moment)
 
     def _verdict(self, suspect: Suspect) -> Verdict | None:
         if (

@@ -34,22 +34,13 @@ class Redispatch:
         self._outlet.publish(due)
 
     def publish_overdue(self) -> None:
-        """Publish again what is past its backoff, but never more than the broker is short of.
-
-        A long queue is no alarm: as long as it holds a message for each queued row, nothing is
-        lost.
-        """
-        with self._database.connect() as connection:
-            queued = dispatch.queued_counts(connection)
-        for queue, count in queued.items():
-            deficit = count - self._broker.queue_length(queue)
-            if deficit <= 0:
-                continue
+        """Publish again what is past its backoff, but never more than the broker is short of."""
+        for queue, missing in self._outlet.shortages():
             with self._database.connect() as connection:
                 due = dispatch.take_overdue(
                     connection,
                     queue,
-                    min(deficit, dispatch.BATCH),
+                    min(missing, dispatch.BATCH),
                     self._first_seconds,
                     self._cap_seconds,
                 )
@@ -58,17 +49,15 @@ class Redispatch:
             self._outlet.publish(due)
 
     def watch_broker(self) -> None:
-        """If Redis was flushed or restarted, publish everything, until it stays the same one."""
+        """If Redis was flushed or restarted, all that was published so far may be lost. So it may
+        if nobody has looked before: whatever took the leader along may have flushed it."""
         identity = self._broker.identity()
-        while self._identity is not None and identity != self._identity:
+        if identity == self._identity:
+            return
+        if self._identity is not None:
             logger.warning("the broker was flushed or restarted: publishing all queued steps")
-            with self._database.connect() as connection:
-                moment = dispatch.now(connection)
-            self._outlet.republish_before(moment)
-            self._identity = (
-                identity  # only now: had the broker failed again, we would still owe it
-            )
-            identity = self._broker.identity()
+        with self._database.connect() as connection:
+            self._outlet.owe(dispatch.now(connection))
         self._identity = identity
 
     def mind_workers(self) -> None:

@@ -70,9 +70,10 @@ class Scheduler:
         )
         app = make_app(settings)
         self._publisher = Publisher(app)
-        outlet = Outlet(self._database, self._publisher)
+        broker = Broker(app)
+        outlet = Outlet(self._database, self._publisher, broker)
         failover = Failover(self._database, outlet, settings)
-        redispatch = Redispatch(self._database, outlet, Broker(app), settings)
+        redispatch = Redispatch(self._database, outlet, broker, settings)
         self._publish_new = Duty(redispatch.publish_new, PUBLISH_NEW_SECONDS)
         self._duties = [
             Duty(failover.tick, settings.tick_seconds),

@@ -50,10 +50,17 @@ def take_unpublished(connection: Connection) -> list[Due]:
     return _take(connection, "published_at IS NULL", {})
 
 
-def take_published_before(connection: Connection, moment: datetime) -> list[Due]:
-    """Queued steps whose message may be lost, because it was sent before `moment` (a verdict or a
-    flush). Publish them all; call again until none is left."""
-    return _take(connection, "published_at < %(moment)s", {"moment": moment})
+def take_published_before(
+    connection: Connection, moment: datetime, queue: str, limit: int
+) -> list[Due]:
+    """Queued steps of a queue whose message may be lost, because it was sent before `moment` (a
+    verdict or a flush), the oldest first. Publish them all."""
+    return _take(
+        connection,
+        "queue = %(queue)s AND published_at < %(moment)s",
+        {"queue": queue, "moment": moment},
+        limit,
+    )
 
 
 def take_overdue(

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import pytest
+from sqlalchemy import Connection
 
 from celeriac.ids import RunId
 from celeriac.states import Phase, RunStatus
@@ -43,6 +44,10 @@ def take_overdue(database: Database, queue: str = QUEUE, limit: int = BATCH) -> 
     with database.connect() as connection:
         due = dispatch.take_overdue(connection, queue, limit, FIRST_SECONDS, CAP_SECONDS)
         return [step.run_id for step in due]
+
+
+def take_published_before(connection: Connection, moment: datetime) -> list[Due]:
+    return dispatch.take_published_before(connection, moment, QUEUE, BATCH)
 
 
 def database_time(database: Database) -> datetime:
@@ -130,7 +135,7 @@ def test_only_queued_runs_are_ever_published(hand: Hand, following: Next) -> Non
     published(hand, running, seconds_ago=3600)
     assert take_overdue(hand.database) == []
     with hand.database.connect() as connection:
-        assert dispatch.take_published_before(connection, database_time(hand.database)) == []
+        assert take_published_before(connection, database_time(hand.database)) == []
 
 
 def test_two_schedulers_take_each_step_once(hand: Hand) -> None:
@@ -230,8 +235,8 @@ def test_all_that_was_published_before_a_flush_is_published_again_once(hand: Han
     take_unpublished(hand.database)
 
     with hand.database.connect() as connection:
-        again = dispatch.take_published_before(connection, flushed_at)
-        assert dispatch.take_published_before(connection, flushed_at) == []
+        again = take_published_before(connection, flushed_at)
+        assert take_published_before(connection, flushed_at) == []
 
     assert sorted(due.run_id for due in again) == sorted(runs)
     assert hand.row(after).publish_count == 1

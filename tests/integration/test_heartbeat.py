@@ -16,6 +16,7 @@ from celeriac_scheduler.outlet import Outlet
 from celeriac_storage import verdicts
 from celeriac_storage.database import Database
 from celeriac_storage.lifeline import Lifeline
+from celeriac_tasks.broker import Broker
 from celeriac_tasks.celery_app import make_app
 from celeriac_tasks.publisher import Publisher
 from celeriac_tasks.step import take_step
@@ -84,7 +85,7 @@ def test_a_worker_whose_lifeline_cannot_be_had_lives_by_its_lease(
     database: Database, settings: Settings, worker: WorkerProcess, way: Proxy
 ) -> None:
     app = make_app(settings)
-    failover = Failover(database, Outlet(database, Publisher(app)), settings)
+    failover = Failover(database, Outlet(database, Publisher(app), Broker(app)), settings)
     name = worker.worker_id
 
     lose_lifeline(database, worker, way)

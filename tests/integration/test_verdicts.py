@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from celery import Celery
 from pydantic import SecretStr
 from sqlalchemy import Connection
 
@@ -477,9 +478,14 @@ def settings(database_url: str, broker_url: str, queue: str) -> Settings:
     )
 
 
+def make_failover(witness: Witness, app: Celery, settings: Settings) -> Failover:
+    outlet = Outlet(witness.database, Publisher(app), Broker(app))
+    return Failover(witness.database, outlet, settings)
+
+
 def test_two_ticks_without_a_lifeline_are_a_death(witness: Witness, settings: Settings) -> None:
     app = make_app(settings)
-    failover = Failover(witness.database, Outlet(witness.database, Publisher(app)), settings)
+    failover = make_failover(witness, app, settings)
     run_id = witness.start()
     witness.claim(run_id)
     witness.die()
@@ -498,7 +504,7 @@ def test_a_lifeline_that_returns_between_ticks_starts_the_count_again(
     witness: Witness, settings: Settings
 ) -> None:
     app = make_app(settings)
-    failover = Failover(witness.database, Outlet(witness.database, Publisher(app)), settings)
+    failover = make_failover(witness, app, settings)
     for _ in range(3):
         witness.die()
         for _ in range(TICKS_BEFORE_VERDICT - 1):
@@ -515,7 +521,7 @@ def test_when_all_lifelines_vanish_at_once_nobody_is_declared_dead(
     witness: Witness, settings: Settings
 ) -> None:
     app = make_app(settings)
-    failover = Failover(witness.database, Outlet(witness.database, Publisher(app)), settings)
+    failover = make_failover(witness, app, settings)
     witness.die()
     execute(witness.database, "UPDATE celeriac.workers SET renewed_at = '2000-01-01'")
 
