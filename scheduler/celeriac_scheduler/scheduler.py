@@ -35,8 +35,11 @@ from celeriac_tasks.publisher import Publisher
 logger = logging.getLogger(__name__)
 
 LEADER_ROLE = "scheduler"
+EARS_APPLICATION_NAME = "celeriac-scheduler-ears"
 LOCK_TIMEOUT_MILLISECONDS = 1000  # a frozen worker's row lock must not stop the one who frees it
 TROUBLE_SECONDS = 0.25  # between tries while a server is away
+TROUBLES_PER_WARNING = 40  # one about every ten seconds
+DEAF_SECONDS = 5.0  # between tries to hear of new runs at once
 
 PUBLISH_NEW_SECONDS = 0.1
 PUBLISH_OVERDUE_SECONDS = 0.25
@@ -51,6 +54,25 @@ class Duty:
     act: Callable[[], None]
     every_seconds: float
     due_at: float = 0.0
+    troubles: int = 0  # in a row
+
+    def perform(self) -> None:
+        """Do it, and say when it is due again. Raises `DatabaseUnavailable`, and nothing else: a
+        broker that is away, a row that somebody holds for longer than our lock timeout, or a bug
+        must keep neither the other duties nor the next ticks from coming.
+        """
+        self.due_at = time.monotonic() + self.every_seconds
+        try:
+            self.act()
+            self.troubles = 0
+        except DatabaseUnavailable:
+            raise
+        except Exception as error:
+            self.due_at = time.monotonic() + max(self.every_seconds, TROUBLE_SECONDS)
+            if self.troubles % TROUBLES_PER_WARNING == 0:
+                is_known = isinstance(error, CeleriacError | DBAPIError)
+                logger.warning("%s; trying again", error, exc_info=not is_known)
+            self.troubles += 1
 
 
 class Scheduler:
@@ -88,6 +110,7 @@ class Scheduler:
         self._lead_until = 0.0
         self._ask_again_at = 0.0
         self._ears: psycopg.Connection[Any] | None = None  # hears of runs that clients started
+        self._deaf_until = 0.0
         self._is_stopping = False
         self._troubles = 0
 
@@ -111,20 +134,9 @@ class Scheduler:
             time.sleep(min(TROUBLE_SECONDS, self._settings.leadership_seconds / 4))
             return
         now = time.monotonic()
-        trouble: Exception | None = None
         for duty in self._duties:
             if duty.due_at <= now:
-                duty.due_at = now + duty.every_seconds
-                try:
-                    duty.act()
-                except DatabaseUnavailable:
-                    raise
-                except (CeleriacError, DBAPIError) as error:
-                    # A broker that is away, or a row that somebody holds for longer than our lock
-                    # timeout, must not stop the duties after this one.
-                    trouble = error
-        if trouble is not None:
-            raise trouble
+                duty.perform()
         self._listen(min(duty.due_at for duty in self._duties) - time.monotonic())
 
     def _leads(self) -> bool:
@@ -139,26 +151,40 @@ class Scheduler:
 
     def _listen(self, seconds: float) -> None:
         """Sleep, but wake up at once when a client has started a run."""
-        if self._ears is None or self._ears.closed:
-            self._ears = psycopg.connect(
-                libpq_url(self._database.url),
-                autocommit=True,
-                application_name="celeriac-scheduler-ears",
-                **TCP_OPTIONS,
-            )
-            self._ears.execute("LISTEN celeriac_started")
-        readable, _, _ = select.select([self._ears], [], [], max(0.0, seconds))
-        if readable:
-            for _ in self._ears.notifies(timeout=0):
-                self._publish_new.due_at = 0.0
+        try:
+            if self._ears is None and time.monotonic() >= self._deaf_until:
+                self._ears = self._open_ears()
+            heard = [] if self._ears is None else [self._ears]
+            readable, _, _ = select.select(heard, [], [], max(0.0, seconds))
+            for ears in readable:
+                for _ in ears.notifies(timeout=0):
+                    self._publish_new.due_at = 0.0
+        except psycopg.Error as error:
+            # Without ears a new run is found a tenth of a second later.
+            logger.warning("not hearing of new runs: %s", error)
+            self._close_ears()
+            self._deaf_until = time.monotonic() + DEAF_SECONDS
 
-    def _pause_for(self, error: Exception) -> None:
-        if self._troubles % 40 == 0:  # about every ten seconds
-            logger.warning("%s; trying again", error)
-        self._troubles += 1
+    def _open_ears(self) -> psycopg.Connection[Any]:
+        ears = psycopg.connect(
+            libpq_url(self._database.url),
+            autocommit=True,
+            application_name=EARS_APPLICATION_NAME,
+            **TCP_OPTIONS,
+        )
+        ears.execute("LISTEN celeriac_started")
+        return ears
+
+    def _close_ears(self) -> None:
         if self._ears is not None:
             self._ears.close()
             self._ears = None
+
+    def _pause_for(self, error: Exception) -> None:
+        if self._troubles % TROUBLES_PER_WARNING == 0:
+            logger.warning("%s; trying again", error)
+        self._troubles += 1
+        self._close_ears()
         time.sleep(TROUBLE_SECONDS)
 
     def _stop(self, *_: object) -> None:

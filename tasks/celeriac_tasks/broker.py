@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-import redis
 from celery import Celery
-from kombu.exceptions import OperationalError
 
 from celeriac.errors import BrokerUnavailable
 from celeriac_tasks.celery_app import make_queue
-from celeriac_tasks.publisher import broker_unavailable
+from celeriac_tasks.publisher import BROKER_ERRORS, broker_unavailable
 
 SENTINEL_KEY = "celeriac:sentinel"
 BACKLOG_SECONDS = 0.02
@@ -34,7 +32,7 @@ class Broker:
                     return int(channel.client.llen(queue))
                 declared: Any = make_queue(queue).bind(channel).queue_declare()
                 return int(declared.message_count)
-        except (OperationalError, redis.RedisError, OSError) as error:
+        except BROKER_ERRORS as error:
             raise broker_unavailable(self._app, error) from error
 
     def identity(self) -> str | None:
@@ -53,7 +51,7 @@ class Broker:
                     sentinel = client.get(SENTINEL_KEY)
                 server = client.info("server")["run_id"]
                 return f"{server}:{sentinel!r}"
-        except (OperationalError, redis.RedisError, OSError) as error:
+        except BROKER_ERRORS as error:
             raise broker_unavailable(self._app, error) from error
 
     def eviction_policy(self) -> str | None:
@@ -67,7 +65,7 @@ class Broker:
                     return None
                 client: Any = connection.default_channel.client
                 return str(client.info("memory")["maxmemory_policy"])
-        except (OperationalError, redis.RedisError, OSError) as error:
+        except BROKER_ERRORS as error:
             raise broker_unavailable(self._app, error) from error
 
 

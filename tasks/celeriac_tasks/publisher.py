@@ -5,12 +5,23 @@ from typing import Any
 import redis
 from celery import Celery
 from kombu import Queue
-from kombu.exceptions import OperationalError
+from kombu import exceptions as kombu_errors
 
 from celeriac.errors import BrokerUnavailable
 from celeriac.ids import RunId
 from celeriac.secrets import redact, redact_url
 from celeriac_tasks.celery_app import STEP_TASK, make_queue
+
+BROKER_ERRORS = (
+    kombu_errors.OperationalError,
+    # What kombu thinks that no reconnecting helps against, it raises as it is.
+    kombu_errors.ConnectionError,
+    kombu_errors.ChannelError,
+    redis.RedisError,
+    OSError,
+)
+"""What a broker that is away, or that refuses, makes of a request; `broker_unavailable` has words
+for it."""
 
 _RETRY = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
 """One more try at once: a pooled connection may have died unnoticed. More is the scheduler's."""
@@ -35,7 +46,7 @@ class Publisher:
                 retry_policy=_RETRY,
                 ignore_result=True,
             )
-        except (OperationalError, redis.RedisError, OSError) as error:
+        except BROKER_ERRORS as error:
             raise broker_unavailable(self._app, error) from error
 
     def warm(self) -> None:
@@ -44,7 +55,7 @@ class Publisher:
             with self._app.producer_or_acquire() as producer:
                 producer.connection.ensure_connection(max_retries=1, timeout=5)
                 producer.channel  # noqa: B018 - the property opens it
-        except (OperationalError, redis.RedisError, OSError) as error:
+        except BROKER_ERRORS as error:
             raise broker_unavailable(self._app, error) from error
 
     def close(self) -> None:
@@ -62,8 +73,13 @@ class Publisher:
 
 def broker_unavailable(app: Celery, error: Exception) -> BrokerUnavailable:
     url: Any = app.conf.broker_url
+    what = f"{redact_url(str(url))} {{}} ({redact(str(error)) or type(error).__name__})"
+    if isinstance(error, kombu_errors.ChannelError):
+        return BrokerUnavailable(
+            f"the broker at {what.format('refuses')}: check that its user may do that, and that "
+            "nobody has declared the queue otherwise"
+        )
     return BrokerUnavailable(
-        f"the broker at {redact_url(str(url))} does not answer "
-        f"({redact(str(error)) or type(error).__name__}): check that it runs and that "
+        f"the broker at {what.format('does not answer')}: check that it runs and that "
         "CELERIAC_BROKER_URL is right"
     )
