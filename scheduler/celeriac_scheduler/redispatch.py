@@ -2,6 +2,8 @@
 
 import logging
 
+from sqlalchemy.exc import DBAPIError
+
 from celeriac.settings import Settings
 from celeriac_scheduler.outlet import Outlet
 from celeriac_storage import dispatch, threads, waking, workers
@@ -71,5 +73,8 @@ class Redispatch:
         with self._database.connect() as connection:
             idle = threads.idle_threads(connection)
         for tenant_id, thread_id in idle:
-            with self._database.begin() as connection:
-                threads.wake_next_of_thread(connection, tenant_id, thread_id)
+            try:
+                with self._database.begin() as connection:
+                    threads.wake_next_of_thread(connection, tenant_id, thread_id)
+            except DBAPIError as error:  # somebody holds a row of it; the others shall not wait
+                logger.info("thread %s is woken later: %s", thread_id, error)

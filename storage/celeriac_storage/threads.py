@@ -78,17 +78,18 @@ def idle_threads(connection: Connection) -> list[tuple[str, str]]:
 
     The end of a run does this itself. Here is the net for what no ending could see, such as a
     cancelled run in the middle of the line. One transaction for each: two that lock many threads
-    could lock each other out.
+    could lock each other out. In no order: those that cannot be woken just now must not keep the
+    others out for ever.
     """
     rows = connection.exec_driver_sql(
         f"""
-        SELECT DISTINCT tenant_id, thread_id FROM celeriac.runs AS waiting
+        SELECT tenant_id, thread_id FROM celeriac.runs AS waiting
         WHERE status = 'paused' AND phase = 'waiting_thread' AND NOT EXISTS (
             SELECT FROM celeriac.runs AS active
             WHERE active.tenant_id = waiting.tenant_id AND active.thread_id = waiting.thread_id
                 AND {HOLDS_THREAD}
         )
-        LIMIT 100
+        GROUP BY tenant_id, thread_id ORDER BY random() LIMIT 100
         """
     )
     return [(row[0], row[1]) for row in rows]

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 ALONE_PATIENCE_SECONDS = 30.0
 """After that the step stays queued, and comes back after its backoff, perhaps to another worker."""
 
+SHARED_PATIENCE_SECONDS = 60.0
+"""So long a step waits while suspects come one after another: its message may be for others."""
+
 
 class Gate:
     """Many steps pass together, or one step alone.
@@ -23,16 +26,20 @@ class Gate:
         self._is_alone = False
 
     @contextmanager
-    def shared(self) -> Iterator[None]:
+    def shared(self, patience_seconds: float = SHARED_PATIENCE_SECONDS) -> Iterator[bool]:
+        """Whether the step is inside for the length of the block."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_alone and not self._alone_wanted)
-            self._inside += 1
+            is_inside = self._changed.wait_for(
+                lambda: not self._is_alone and not self._alone_wanted, patience_seconds
+            )
+            self._inside += is_inside
         try:
-            yield
+            yield is_inside
         finally:
-            with self._changed:
-                self._inside -= 1
-                self._changed.notify_all()
+            if is_inside:
+                with self._changed:
+                    self._inside -= 1
+                    self._changed.notify_all()
 
     @contextmanager
     def alone(self, patience_seconds: float = ALONE_PATIENCE_SECONDS) -> Iterator[bool]:

@@ -10,7 +10,7 @@ query would be needed beside it.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 from celeriac.errors import DatabaseUnavailable
@@ -41,7 +41,8 @@ class Hearing:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._changed = threading.Condition()
-        self._waits: dict[RunId, Wait] = {}
+        # Not by run: a step that lost its claim may still wait here beside its run's present one.
+        self._waits: dict[Wait, RunId] = {}
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
@@ -50,7 +51,7 @@ class Hearing:
         """Call `end`, once and in another thread, if the run is asked to stop within the block."""
         wait = Wait(end)
         with self._changed:
-            self._waits[run_id] = wait
+            self._waits[wait] = run_id
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._live, name="celeriac-hearing", daemon=True
@@ -61,7 +62,7 @@ class Hearing:
             yield wait
         finally:
             with self._changed:
-                self._waits.pop(run_id, None)
+                self._waits.pop(wait, None)
 
     def close(self) -> None:
         """End the thread. Waits that go on are not ended any more."""
@@ -79,7 +80,7 @@ class Hearing:
                 self._changed.wait_for(lambda: self._is_closed, LOOK_SECONDS)
                 if self._is_closed:
                     return
-                run_ids = list(self._waits)
+                run_ids = set(self._waits.values())
             if not run_ids:
                 continue
             try:
@@ -89,10 +90,12 @@ class Hearing:
             except Exception:
                 logger.exception("looking at what is asked of %d runs failed", len(run_ids))
 
-    def _look(self, run_ids: list[RunId]) -> None:
+    def _look(self, run_ids: Collection[RunId]) -> None:
         with self._database.connect() as connection:
-            stopping = requests.asked_to_stop(connection, run_ids)
+            stopping = set(requests.asked_to_stop(connection, run_ids))
         with self._changed:
-            waits = [self._waits.pop(run_id) for run_id in stopping if run_id in self._waits]
+            waits = [wait for wait, run_id in self._waits.items() if run_id in stopping]
+            for wait in waits:
+                del self._waits[wait]
         for wait in waits:
             wait.end()

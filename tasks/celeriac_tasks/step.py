@@ -51,8 +51,8 @@ def take_step(worker: WorkerProcess, run_id: RunId, step: int) -> None:
 
     With `steps_per_task` above 1 the claim is kept for the steps that follow.
     """
-    with worker.gate.shared(), worker.token() as token:
-        claim = _claim(worker, run_id, step, token, is_alone=False)
+    with worker.gate.shared() as is_inside, worker.token() as token:
+        claim = _claim(worker, run_id, step, token, is_alone=False) if is_inside else None
         if claim is not None:
             _go_on(worker, claim)
             return
@@ -61,7 +61,8 @@ def take_step(worker: WorkerProcess, run_id: RunId, step: int) -> None:
         if obstacle is None or not obstacle.is_queued_here:
             return  # a duplicate or a message from the past
         if obstacle.agent not in worker.agents or not obstacle.needs_isolation:
-            # The agent is not here, or this worker was declared dead and does not know it yet.
+            # The agent is not here, this worker was declared dead and does not know it yet, or a
+            # step that has to be alone keeps this one out.
             logger.info("run %s: step %s is for another worker", run_id, step)
             dispatch.pass_on(connection, run_id, step)
             return

@@ -72,7 +72,7 @@ class WorkerProcess:
         self.active = Places(settings.active_steps)
         self.is_draining = False
         self._lock = threading.Lock()
-        self._held: dict[RunId, Claim] = {}
+        self._held: dict[ClaimToken, Claim] = {}
         self._tokens: set[ClaimToken] = set()
         self._heartbeat = Heartbeat(
             # A connection of its own: a lease must not run out because tools hold all the others.
@@ -180,17 +180,17 @@ class WorkerProcess:
     def holding(self, claim: Claim) -> Iterator[None]:
         """Remember the claim while its step runs, so that a shutdown can hand it back."""
         with self._lock:
-            self._held[claim.run_id] = claim
+            self._held[claim.token] = claim
         try:
             yield
         finally:
             with self._lock:
-                self._held.pop(claim.run_id, None)
+                self._held.pop(claim.token, None)
 
     def hold(self, claim: Claim) -> None:
         """The claim has moved on to its run's next step."""
         with self._lock:
-            self._held[claim.run_id] = claim
+            self._held[claim.token] = claim
 
     def session(self, record: StepRecord) -> AbstractContextManager[Connection]:
         """A connection to commit `record` on: in a transaction only if it needs one."""

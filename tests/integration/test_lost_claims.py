@@ -167,6 +167,24 @@ def test_a_step_that_was_given_back_is_taken_again_and_its_old_claim_commits_not
     assert row(database, run_id).result == "done"
 
 
+def test_a_step_that_lost_its_claim_ends_without_a_word_about_the_present_one(
+    database: Database, make_worker: MakeWorker
+) -> None:
+    """Both are of one run, in one process; a shutdown has to hand the present one back."""
+    worker = make_worker()
+    run_id = started(database)
+    old = lose_claim(worker, run_id)
+    give_back_lost(worker)
+    with worker.token() as token, worker.holding(claim(worker, run_id, token)):
+        with worker.holding(old):
+            pass
+
+        assert worker.is_busy
+        worker.hand_back()
+
+    assert row(database, run_id).status == "queued"
+
+
 def test_a_worker_gives_back_no_claim_of_another(
     database: Database, make_worker: MakeWorker
 ) -> None:

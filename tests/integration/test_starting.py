@@ -9,12 +9,18 @@ import pytest
 
 from celeriac.errors import RunExists, ThreadBusy, WrongOwner
 from celeriac.ids import RunId, TenantId, ThreadId, UserId, new_run_id, new_thread_id
+from celeriac.settings import load_settings
 from celeriac.states import Phase, RunStatus, StepKind
+from celeriac_scheduler.outlet import Outlet
+from celeriac_scheduler.redispatch import Redispatch
 from celeriac_storage import starting, steps, threads, waking, workers
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database, libpq_url
 from celeriac_storage.starting import NewRun, Started
 from celeriac_storage.step_record import Next, StepRecord
+from celeriac_tasks.broker import Broker
+from celeriac_tasks.celery_app import make_app
+from celeriac_tasks.publisher import Publisher
 from tests.steps_by_hand import AGENT, ALICE, Hand
 from tests.waiting import eventually
 
@@ -367,6 +373,36 @@ def test_a_thread_in_which_a_run_waits_for_nobody_is_woken_by_the_scheduler(hand
         assert threads.idle_threads(connection) == []
 
     assert hand.row(second.run_id).status == "queued"
+
+
+def test_a_thread_that_somebody_holds_does_not_keep_others_from_being_woken(
+    hand: Hand, database_url: str
+) -> None:
+    held: list[RunId] = []
+    free: list[RunId] = []
+    for number in range(5):
+        thread = ThreadId(f"t{number}")
+        first, second = new_run(thread), new_run(thread)
+        start(hand.database, first)
+        start(hand.database, second)
+        hand.poisoned(first.run_id)
+        (held if number else free).append(second.run_id)
+    scheduler = Database(database_url, connections=1, lock_timeout_milliseconds=100)
+    settings = load_settings(database_url=database_url, broker_url="redis://127.0.0.1:1/0")
+    app = make_app(settings)
+    broker = Broker(app)
+    redispatch = Redispatch(scheduler, Outlet(scheduler, Publisher(app), broker), broker, settings)
+
+    with hand.database.begin() as somebody:
+        somebody.exec_driver_sql(
+            "SELECT FROM celeriac.runs WHERE run_id = ANY (%s) FOR UPDATE", (held,)
+        )
+        redispatch.mind_threads()
+
+        assert [hand.row(run_id).status for run_id in free] == ["queued"]
+    redispatch.mind_threads()
+    assert {hand.row(run_id).status for run_id in held} == {"queued"}
+    scheduler.close()
 
 
 # Its worker ---------------------------------------------------------------------------------------

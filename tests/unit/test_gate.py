@@ -154,3 +154,13 @@ def test_a_step_that_fails_inside_leaves_the_gate_open(
     assert Newcomer(gate).passes()
     with gate.alone(patience_seconds=0.05) as is_alone:
         assert is_alone
+
+
+def test_behind_steps_that_are_alone_one_after_another_a_step_gives_up(gate: Gate) -> None:
+    with gate.alone() as is_alone:
+        assert is_alone
+        with gate.shared(patience_seconds=0.05) as is_inside:
+            assert not is_inside
+
+    with gate.alone(patience_seconds=0.05) as is_alone:
+        assert is_alone, "the one that gave up counts as inside"
