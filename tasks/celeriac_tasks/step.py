@@ -218,7 +218,8 @@ class _Step:
         self._requested = [effect for effect in pending if requesting.is_requested(effect)]
         if self._requested:
             waiting = StepRecord(WAIT_FOR_RESULTS, StepKind.ACT, "waiting_external", advances=False)
-            return self._commit(Transition(waiting))
+            # A result may come in meanwhile.
+            return self._commit(Transition(waiting), begins_again=True)
         is_settling = any(ExternalCall.is_lost(effect) for effect in pending)
         if self._claim.is_interrupt_answered and not is_settling:
             return self._withdraw(pending)

@@ -263,6 +263,26 @@ def test_a_cancel_during_a_step_leaves_no_call_in_flight(
     assert (talk.row.status, talk.states) == ("cancelled", ["unknown", "unknown"])
 
 
+def test_a_result_and_a_cancel_that_come_in_during_a_step_are_both_heeded(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk.client.interrupt(talk.run_id)
+    talk.client.say(talk.run_id, "go on")
+    asked: list[RunStatus] = []
+
+    def look(effect: Effect) -> bool:
+        if not asked:
+            talk.client.submit(talk.run_id, {"0.0": 1})
+            asked.append(talk.client.cancel(talk.run_id))
+        return is_requested(effect)
+
+    monkeypatch.setattr(requesting, "is_requested", look)
+    talk.step()
+
+    assert (talk.row.status, talk.states) == ("cancelled", ["committed", "unknown"])
+    assert talk.row.strikes == 0
+
+
 def test_a_requested_call_needs_its_decision_like_any_other(made: Callable[[Calls], Talk]) -> None:
     talk = made([("unlock", {"door": "front"})])
     assert talk.stands == ("paused", "waiting_approval")
