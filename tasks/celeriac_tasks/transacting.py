@@ -20,7 +20,8 @@ _LOST_RACES = {"40001", "40P01"}  # serialization failure, deadlock
 _OUT_OF_TIME = {"57014", "55P03"}  # statement_timeout, lock_timeout: `begin_transactional`
 # Our trigger refused a COMMIT, or the mark that `begin_transactional` set is gone with its
 # transaction, which the commit's own check finds.
-_ENDED_BY_TOOL = {"CE004", "CE005", "25P01", "25P02"}
+_FAILED_BEFORE = "25P02"  # in a failed transaction
+_ENDED_BY_TOOL = {"CE004", "CE005", "25P01", _FAILED_BEFORE}
 
 
 def commit_with_tool(
@@ -34,11 +35,13 @@ def commit_with_tool(
     `RequestsChanged` or `DatabaseUnavailable`, with everything rolled back.
     """
     for tries_left in reversed(range(MAX_TRIES)):
+        is_marked = False
         try:
             with worker.tool_database.begin() as connection:
                 has_returned = False
                 with worker.active:
                     acting.mark(connection)
+                is_marked = True
                 deed = acting.transact(connection)
                 has_returned = True
                 with worker.active:
@@ -50,8 +53,8 @@ def commit_with_tool(
             if state in _LOST_RACES and tries_left:
                 continue
             is_ended = state in _ENDED_BY_TOOL or isinstance(error, InvalidRequestError)
-            if has_returned and not is_ended:
-                raise  # the commit's own trouble, such as a full disk
+            if not is_marked or (has_returned and not is_ended):
+                raise  # our own trouble, such as a row that somebody holds, or a full disk
             tool = acting.effects[0].tool
             failed = acting.failed(Raised(_explain(error, tool), is_definite=True))
         with worker.tool_database.begin() as connection, worker.active:
@@ -61,7 +64,14 @@ def commit_with_tool(
 
 def _explain(error: Exception, tool: str) -> dict[str, JsonValue]:
     state = sqlstate(error)
-    if state in _ENDED_BY_TOOL or isinstance(error, InvalidRequestError):
+    if state == _FAILED_BEFORE:
+        kind = "tool_broke_transaction"
+        message = (
+            f"a statement of tool {tool} failed, and the tool went on in the step's transaction, "
+            "which PostgreSQL allows nobody; all its writes were rolled back. A transactional tool "
+            "puts what may fail into a savepoint: `with ctx.connection.begin_nested():`"
+        )
+    elif state in _ENDED_BY_TOOL or isinstance(error, InvalidRequestError):
         kind = "tool_ended_transaction"
         message = (
             f"tool {tool} ended the step's transaction (COMMIT, ROLLBACK or close()); all its "

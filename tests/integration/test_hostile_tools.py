@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 from celeriac import Agent, ToolContext, tool
 from celeriac.codec import dumps
@@ -413,6 +414,57 @@ def test_a_wait_for_a_row_longer_than_the_tools_timeout_is_given_up(
     effect = worker.effect(run_id)
     assert (effect.state, effect.error["kind"]) == ("failed", "timeout")
     assert worker.quantity() == 9, "only what somebody else took"
+    worker.assert_connections_are_clean()
+
+
+def test_a_wait_before_the_tool_is_called_is_not_told_as_the_tools(
+    workers: Callable[..., Worker], database: Database
+) -> None:
+    """As for a zombie, whose transaction holds the row of the call that it is making."""
+    called = []
+
+    @tool(effect="transactional", timeout_seconds=0.2)
+    def take(ctx: ToolContext) -> str:
+        """Take one from the stock."""
+        called.append(1)
+        deduct(ctx.connection)
+        return "taken"
+
+    worker = workers(agent_that_calls(take))
+    run_id = worker.start("clerk")
+    worker.step(run_id)
+
+    with database.begin() as zombie:
+        zombie.exec_driver_sql(
+            "UPDATE celeriac.effects SET tool_version = tool_version WHERE run_id = %s", (run_id,)
+        )
+        worker.step(run_id)
+
+    assert (worker.effect(run_id).state, called) == ("planned", [])
+    assert worker.row(run_id).status == "queued"
+    worker.step(run_id)
+    assert (worker.effect(run_id).state, worker.quantity()) == ("committed", 9)
+
+
+def test_a_tool_that_goes_on_after_an_error_learns_of_savepoints(
+    workers: Callable[..., Worker],
+) -> None:
+    @tool(effect="transactional")
+    def take(ctx: ToolContext) -> str:
+        """Take one from the stock, and do not mind errors."""
+        deduct(ctx.connection)
+        with suppress(DBAPIError):
+            ctx.connection.execute(text("SELECT 1 / 0"))
+        return "taken"
+
+    worker = workers(agent_that_calls(take))
+
+    run_id = worker.run("clerk")
+
+    effect = worker.effect(run_id)
+    assert (effect.state, effect.error["kind"]) == ("failed", "tool_broke_transaction")
+    assert "begin_nested" in effect.error["message"]
+    assert (worker.quantity(), worker.row(run_id).status) == (10, "completed")
     worker.assert_connections_are_clean()
 
 
