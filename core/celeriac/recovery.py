@@ -8,12 +8,12 @@ def find_refund(ctx: ToolContext) -> Done | NotDone | Unclear:
 def issue_refund(ctx: ToolContext, order_id: str, cents: int) -> dict[str, str]: ...
 """
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from celeriac import companions
 from celeriac.backoff import Backoff
 from celeriac.errors import InvalidAgent, ToolError
 from celeriac.states import EffectKind
@@ -109,26 +109,12 @@ class Recovery:
             return 'on_unknown="verify" asks a verify function, and there is none; give verify='
         if self.verify is None:
             return None
-        if inspect.iscoroutinefunction(self.verify):
-            return "verify is an async function; give a plain one"
-        unknown = [name for name in _names(self.verify)[1:] if name not in parameters]
-        if unknown or not _names(self.verify):
-            return (
-                "verify takes the ToolContext first, and after it any of the tool's own "
-                f"parameters by name ({', '.join(parameters) or 'it has none'}); "
-                f"{', '.join(unknown) or 'the ToolContext'} does not fit"
-            )
-        return None
+        return companions.contradiction("verify", self.verify, parameters)
 
     def look(self, context: Any, arguments: Mapping[str, Any]) -> Finding:
         """Ask `verify`, with those of the tool's `arguments` that it takes."""
         assert self.verify is not None
-        wanted = _names(self.verify)[1:]
-        finding = self.verify(context, **{name: arguments[name] for name in wanted})
+        finding = companions.call(self.verify, context, arguments)
         if isinstance(finding, Done | NotDone | Unclear):
             return finding
         return Unclear(f"verify returned {finding!r}, which is no Done, NotDone or Unclear")
-
-
-def _names(function: Callable[..., Any]) -> list[str]:
-    return list(inspect.signature(function).parameters)

@@ -158,6 +158,8 @@ EFFECT_TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
     EffectState.NOT_DONE: frozenset(
         {
             EffectState.IN_FLIGHT,  # a new attempt, the same key
+            EffectState.NOT_DONE,  # what must hold before it cannot be read just now
+            EffectState.PRECONDITION_FAILED,
             EffectState.FAILED,  # interrupted: there is to be no other attempt
         }
     ),

@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NewType, ParamSpec, TypeVar, cast, overload
 
+from celeriac import precondition as preconditions
 from celeriac.approval import Approval, Rollback
 from celeriac.codec import JsonValue, loads_strict
 from celeriac.context import ToolContext
 from celeriac.docstrings import read_docstring
 from celeriac.errors import InvalidAgent, InvalidArguments, InvalidInput
 from celeriac.parameters import Parameters, read_parameters
+from celeriac.precondition import Precondition
 from celeriac.recovery import Finding, OnUnknown, Recovery, Retry
 from celeriac.schemas import strict_json
 from celeriac.states import EffectKind
@@ -53,6 +55,7 @@ class Tool(Generic[P, R]):
     timeout_seconds: float
     flags: ToolFlags
     recovery: Recovery
+    precondition: Precondition | None
     rollback: Rollback
     approval: Approval | None
     parameters: Parameters = field(repr=False)
@@ -77,6 +80,12 @@ class Tool(Generic[P, R]):
         ):
             raise InvalidAgent(contradiction)
         if contradiction := self.recovery.contradiction(self.effect, self.parameters.names):
+            raise InvalidAgent(contradiction)
+        if self.precondition and (
+            contradiction := preconditions.contradiction(
+                self.precondition, self.effect, self.parameters.names, self.recovery.on_unknown
+            )
+        ):
             raise InvalidAgent(contradiction)
         if self.approval and (problem := self.approval.problem_with(self.parameters.names)):
             raise InvalidAgent(problem)
@@ -183,6 +192,7 @@ def tool(
     on_unknown: OnUnknown = "ask",
     visibility_seconds: float = 0.0,
     retry: Retry | None = None,
+    precondition: Precondition | None = None,
     rollback: RollbackName | Rollback = Rollback.OUT_OF_BAND,
     approval: Approval | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
@@ -204,6 +214,7 @@ def tool(
     on_unknown: OnUnknown = "ask",
     visibility_seconds: float = 0.0,
     retry: Retry | None = None,
+    precondition: Precondition | None = None,
     rollback: RollbackName | Rollback = Rollback.OUT_OF_BAND,
     approval: Approval | None = None,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
@@ -225,6 +236,10 @@ def tool(
     decides: "ask" a person; "verify" again a few times, then ask; "resend" the same key, for a
     target that does things once per key. Of any tool: `retry` repeats calls that failed without an
     effect.
+
+    `precondition` is asked right before each call is made, in its own transaction if the tool is
+    transactional: it raises `ToolError` if the call must not be made any more
+    (`celeriac.precondition`). Then nothing of the call is done, and a person is asked.
 
     `approval` says who must agree before the tool is called (`celeriac.approval`), and `rollback`
     how its effect can be taken back: "in_band" by the same call, "compensate" by another one,
@@ -253,6 +268,7 @@ def tool(
                 timeout_seconds=timeout_seconds,
                 flags=flags,
                 recovery=Recovery(verify, on_unknown, visibility_seconds, retry),
+                precondition=precondition,
                 rollback=_rollback(rollback),
                 approval=approval,
                 parameters=read_parameters(function, about.parameters),

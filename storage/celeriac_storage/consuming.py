@@ -67,7 +67,19 @@ WHERE run_id = %(run_id)s AND call_id = %(call_id)s AND approval.version = effec
 
 def consume(connection: Connection, claim: Claim, effect: Effect) -> Consumed:
     """Check the decision about the call once more, and use it up. Needs the transaction that starts
-    the call.
+    the call. Raises `ApprovalLost`.
+    """
+    consumed = check(connection, claim, effect)
+    connection.exec_driver_sql(
+        "UPDATE celeriac.approvals SET consumed_at = clock_timestamp(), consumed_by_attempt = %s"
+        " WHERE approval_id = %s AND status = 'approved' AND consumed_at IS NULL",
+        (effect.attempt + 1, consumed.approval_id),
+    )
+    return consumed
+
+
+def check(connection: Connection, claim: Claim, effect: Effect) -> Consumed:
+    """The decision that the call can be made on, as long as the transaction lasts.
 
     A further attempt at a call, which is certain not to have been done, goes on with the decision
     that its first attempt has used. So does a call that only reads, after a crash. Raises
@@ -109,11 +121,6 @@ def consume(connection: Connection, claim: Claim, effect: Effect) -> Consumed:
         )
         if objection is not None:
             raise ApprovalLost(objection, is_damage=False)
-    connection.exec_driver_sql(
-        "UPDATE celeriac.approvals SET consumed_at = clock_timestamp(), consumed_by_attempt = %s"
-        " WHERE approval_id = %s AND status = 'approved' AND consumed_at IS NULL",
-        (effect.attempt + 1, row.approval_id),
-    )
     return Consumed(row.approval_id, row.version, row[2], tuple(row.approved_by))
 
 

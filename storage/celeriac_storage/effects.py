@@ -32,6 +32,7 @@ class Effect:
     is_exclusive: bool = False  # never side by side with another call of the run
     requirement: dict[str, JsonValue] | None = None  # the review it needs; None: it needs none
     is_elsewhere: bool = False  # another process executes it and submits the result
+    checks: int = 0  # how often its precondition could not be read
 
 
 def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[Effect]:
@@ -41,7 +42,7 @@ def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[
         SELECT call_id, provider_call_id, tool, tool_version, kind, arguments, state, attempt,
             token, result, convert_from(content, 'UTF8')::jsonb, error,
             coalesce(flags ? 'exclusive', false), requirement,
-            coalesce(flags ? 'elsewhere', false)
+            coalesce(flags ? 'elsewhere', false), checks
         FROM celeriac.effects LEFT JOIN celeriac.artifacts ON hash = result_artifact
         WHERE run_id = %s AND call_id = ANY (%s)
         ORDER BY step, call_index
@@ -53,11 +54,12 @@ def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[
             call_id, provider_call_id, tool, tool_version, EffectKind(kind), arguments,
             EffectState(state), attempt, None if token is None else token.hex,
             result if artifact is None else artifact, error, is_exclusive, requirement,
-            is_elsewhere,
+            is_elsewhere, checks,
         )
         for (
             call_id, provider_call_id, tool, tool_version, kind, arguments, state, attempt, token,
             result, artifact, error, is_exclusive, requirement, is_elsewhere,
+            checks,
         ) in rows
     ]  # fmt: skip
 

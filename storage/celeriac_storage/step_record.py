@@ -103,6 +103,7 @@ class SettledEffect:
     result_artifact: bytes | None = None
     error: dict[str, JsonValue] | None = None
     is_attempt: bool = False  # whether this ends an attempt that has rows of its own
+    is_check: bool = False  # nothing was tried: its precondition could not be read
     evidence: dict[str, JsonValue] | None = None
 
 

@@ -107,14 +107,20 @@ _CANCELLED = """, cancelled AS (
     FROM run WHERE approvals.run_id = run.run_id AND approvals.status = 'pending'
 )"""
 
-# The user has interrupted the run: what people were asked about calls that nobody makes is over.
+# Calls that nobody makes any more: the user has interrupted the run, or what must hold before the
+# call does not. What people were asked about them is over; a decision that was used stays.
 _WITHDRAWN = """, withdrawn AS (
     UPDATE celeriac.approvals AS approval SET
         status = CASE approval.status WHEN 'pending' THEN 'cancelled' ELSE 'revoked' END,
-        revoked_because = CASE approval.status WHEN 'approved' THEN 'the run was interrupted' END
-    FROM run, jsonb_to_recordset(%(settled)s::jsonb) AS entry (call_id text, state text)
+        revoked_because = CASE WHEN approval.status = 'pending' THEN NULL
+            WHEN entry.state = 'rejected' THEN 'the run was interrupted'
+            ELSE entry.error ->> 'message' END
+    FROM run, jsonb_to_recordset(%(settled)s::jsonb) AS entry (call_id text, state text,
+        error jsonb)
     WHERE approval.run_id = run.run_id AND approval.call_id = entry.call_id
-        AND entry.state = 'rejected' AND approval.status IN ('pending', 'approved')
+        AND (entry.state = 'rejected' AND approval.status IN ('pending', 'approved')
+            OR entry.state = 'precondition_failed' AND approval.status = 'approved'
+                AND consumed_at IS NULL)
 )"""
 
 # The result is taken from `value` itself: as a column of the record, a JSON null would become an
@@ -124,14 +130,13 @@ _SETTLED = """, settled AS (
         state = entry.state, result = value -> 'result',
         result_hash = sha256(convert_to((value -> 'result')::text, 'UTF8')),
         result_artifact = decode(entry.result_artifact, 'hex'), error = entry.error,
-        attempt = attempt + (entry.was IN ('planned', 'approved')
-            AND entry.state NOT IN ('invalid', 'rejected'))::int,
+        attempt = attempt + tries, checks = effect.checks + entry.checks,
         token = %(token)s,
         settled_at = CASE WHEN entry.state NOT IN ('planned', 'approved', 'not_done', 'unknown')
             THEN committed_at END
     FROM run, jsonb_array_elements(%(settled)s::jsonb) AS value,
         jsonb_to_record(value) AS entry (call_id text, was text, state text, result_artifact text,
-            error jsonb)
+            error jsonb, tries int, checks int)
     WHERE effect.run_id = run.run_id AND effect.call_id = entry.call_id
         AND effect.state = entry.was
     RETURNING effect.call_id

@@ -30,6 +30,10 @@ CHECKPOINT_SCHEMA_VERSION = 1
 
 FENCE = "claim_token = %(token)s"
 
+_NEVER_BEGUN = (EffectState.REJECTED, EffectState.PRECONDITION_FAILED)
+"""What becomes of calls whose decisions, if they needed any, are over without being used."""
+_NEVER_TRIED = (EffectState.INVALID, *_NEVER_BEGUN)
+
 
 def commit(
     connection: Connection,
@@ -57,7 +61,7 @@ def commit(
             bool(record.planned),
             bool(record.proposed),
             record.next.status.is_terminal and claim.phase is Phase.WAITING_TOOL,
-            any(effect.state is EffectState.REJECTED for effect in record.settled),
+            any(effect.state in _NEVER_BEGUN for effect in record.settled),
             bool(record.settled),
             any(effect.is_attempt for effect in record.settled),
             record.model_call is not None,
@@ -173,6 +177,8 @@ def _settled_row(effect: SettledEffect) -> dict[str, JsonValue]:
         "was": effect.was.value,
         "state": effect.state.value,
         "error": effect.error,
+        "tries": int(_is_try(effect)),
+        "checks": int(effect.is_check),
         "is_attempt": effect.is_attempt,
         "evidence": effect.evidence,
     }
@@ -181,6 +187,12 @@ def _settled_row(effect: SettledEffect) -> dict[str, JsonValue]:
     elif effect.state is EffectState.COMMITTED:
         row["result"] = effect.result
     return row
+
+
+def _is_try(effect: SettledEffect) -> bool:
+    """Whether the call was tried without a record of its own before; else that has counted it."""
+    is_first_seen = effect.was in (EffectState.PLANNED, EffectState.APPROVED)
+    return is_first_seen and not effect.is_check and effect.state not in _NEVER_TRIED
 
 
 def _model_call_parameters(call: ModelCall) -> dict[str, Any]:

@@ -222,6 +222,7 @@ effects = Table(
     Column("version", SmallInteger, nullable=False),
     Column("state", Text, nullable=False),
     Column("attempt", SmallInteger, nullable=False),
+    Column("checks", SmallInteger, nullable=False),
     Column("token", Uuid),
     Column("result", JSONB(none_as_null=True)),
     Column("result_hash", LargeBinary),

@@ -235,6 +235,10 @@ class Acting:
                 data: dict[str, JsonValue] = {"call_id": effect.call_id, "text": text}
                 self._progress.append(Event("tool.progress", data))
 
+    def note(self, event: Event) -> None:
+        """Have the step's commit tell this as well."""
+        self._failures.append(event)
+
     def settled(
         self, effect: Effect, outcome: Outcome, connection: Connection | None = None
     ) -> SettledEffect:
@@ -299,7 +303,7 @@ class Acting:
 
     def _events(self, settled: Sequence[SettledEffect]) -> list[Event]:
         to_be_made = (EffectState.PLANNED, EffectState.APPROVED)
-        news = [effect for effect in settled if effect.state not in to_be_made]
+        news = [e for e in settled if e.state not in to_be_made and not e.is_check]
         return [*self._checks, *self._progress, *self._failures, *map(self._outcome_event, news)]
 
     def _outcome_event(self, settled: SettledEffect) -> Event:
@@ -348,7 +352,7 @@ class Acting:
             "error": outcome.error,
             "retry_in_seconds": round(seconds, 3),
         }
-        self._failures.append(Event("tool.failed", data))
+        self.note(Event("tool.failed", data))
         return seconds
 
     def _stay_for(self, seconds: float, settled: Sequence[SettledEffect]) -> Transition:

@@ -143,6 +143,19 @@ def authorized(
         yield connection, consumed
 
 
+def look(database: Database, claim: Claim, tool: Tool[..., Any], effect: Effect) -> None:
+    """See whether the decision that the call needs, if any, holds now, without using it up.
+
+    Raises `ApprovalLost`, `Fenced` or `RequestsChanged`.
+    """
+    if effect.requirement is None:
+        return
+    check_with_code(tool, effect)
+    with database.begin() as connection:
+        consuming.lock_claimed(connection, claim)
+        consuming.check(connection, claim, effect)
+
+
 def check_with_code(tool: Tool[..., Any], effect: Effect) -> None:
     """Raise `ApprovalLost` if the tool's code does not take what was approved. An edit was judged
     by the tool's schema alone, and the code may have changed since."""

@@ -55,9 +55,7 @@ def call_in_time(tool: Tool[..., Any], context: ToolContext, arguments: JsonValu
             tool,
         )
     return _sorted(
-        lambda: _run_in_thread(
-            lambda: tool.function(**tool.call_arguments(arguments, context)), tool
-        ),
+        lambda: in_time(lambda: tool.function(**tool.call_arguments(arguments, context)), tool),
         tool,
     )
 
@@ -69,54 +67,28 @@ def call_here(tool: Tool[..., Any], context: ToolContext, arguments: JsonValue) 
     undo is the tool's own and told to the model.
     """
 
-    def call() -> Any:
-        try:
-            return tool.function(**tool.call_arguments(arguments, context))
-        except (SystemExit, asyncio.CancelledError) as error:
-            if threading.current_thread() is threading.main_thread():
-                raise  # prefork and solo: it may be the worker itself that is told to end
-            raise RuntimeError(f"the tool raised {error!r}") from error
-
-    return _sorted(call, tool, passes=ends_transaction)
-
-
-def _sorted(
-    call: Callable[[], Any],
-    tool: Tool[..., Any],
-    passes: Callable[[Exception], bool] = lambda _: False,
-) -> Outcome:
-    try:
-        return Returned(stored_form(call()))
-    except InvalidArguments as error:
-        return Raised(_error("invalid_arguments", str(error)), is_definite=True)
-    except ToolError as error:
-        details = _error("tool_error", str(error))
-        return Raised(details, is_definite=True, is_retried=_is_retried(tool, error))
-    except TimeoutError as error:
-        said = str(error) or f"tool {tool.name} took longer than {tool.timeout_seconds:g} s"
-        return _indefinite(tool, "timeout", said, error)
-    except concurrent.futures.CancelledError as error:
-        return _indefinite(tool, type(error).__name__, "the call was cancelled", error)
-    except Exception as error:
-        if passes(error):
-            raise
-        return _indefinite(tool, type(error).__name__, str(error), error)
-
-
-def _indefinite(tool: Tool[..., Any], kind: str, message: str, error: BaseException) -> Raised:
-    # Of a tool that changes nothing elsewhere the call is simply over.
-    is_definite = tool.effect is not EffectKind.EXTERNAL
-    return Raised(
-        _error(kind, message), is_definite, is_retried=is_definite and _is_retried(tool, error)
+    return _sorted(
+        lambda: here(lambda: tool.function(**tool.call_arguments(arguments, context))),
+        tool,
+        passes=ends_transaction,
     )
 
 
-def _is_retried(tool: Tool[..., Any], error: BaseException) -> bool:
-    retry = tool.recovery.retry
-    return retry is not None and isinstance(error, retry.on)
+def here(call: Callable[[], Any]) -> Any:
+    """What `call` returns, called in this thread, with its wish to end the process refused."""
+    try:
+        return call()
+    except (SystemExit, asyncio.CancelledError) as error:
+        if threading.current_thread() is threading.main_thread():
+            raise  # prefork and solo: it may be the worker itself that is told to end
+        raise RuntimeError(f"the tool raised {error!r}") from error
 
 
-def _run_in_thread(call: Callable[[], Any], tool: Tool[..., Any]) -> Any:
+def in_time(call: Callable[[], Any], tool: Tool[..., Any]) -> Any:
+    """What `call` returns, called in a thread of its own and waited for as long as the tool says.
+
+    Raises `TimeoutError`.
+    """
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -132,5 +104,43 @@ def _run_in_thread(call: Callable[[], Any], tool: Tool[..., Any]) -> Any:
     return future.result(tool.timeout_seconds)
 
 
-def _error(kind: str, message: str) -> dict[str, JsonValue]:
+def _sorted(
+    call: Callable[[], Any],
+    tool: Tool[..., Any],
+    passes: Callable[[Exception], bool] = lambda _: False,
+) -> Outcome:
+    try:
+        return Returned(stored_form(call()))
+    except InvalidArguments as error:
+        return Raised(error_of("invalid_arguments", str(error)), is_definite=True)
+    except ToolError as error:
+        details = error_of("tool_error", str(error))
+        return Raised(details, is_definite=True, is_retried=is_retried(tool, error))
+    except TimeoutError as error:
+        said = str(error) or f"tool {tool.name} took longer than {tool.timeout_seconds:g} s"
+        return _indefinite(tool, "timeout", said, error)
+    except concurrent.futures.CancelledError as error:
+        return _indefinite(tool, type(error).__name__, "the call was cancelled", error)
+    except Exception as error:
+        if passes(error):
+            raise
+        return _indefinite(tool, type(error).__name__, str(error), error)
+
+
+def _indefinite(tool: Tool[..., Any], kind: str, message: str, error: BaseException) -> Raised:
+    # Of a tool that changes nothing elsewhere the call is simply over.
+    is_definite = tool.effect is not EffectKind.EXTERNAL
+    return Raised(
+        error_of(kind, message), is_definite, is_retried=is_definite and is_retried(tool, error)
+    )
+
+
+def is_retried(tool: Tool[..., Any], error: BaseException) -> bool:
+    """Whether the tool's policy names this error, if it came before any effect."""
+    retry = tool.recovery.retry
+    return retry is not None and isinstance(error, retry.on)
+
+
+def error_of(kind: str, message: str) -> dict[str, JsonValue]:
+    """The stored form of an error: without secrets, and not too long."""
     return {"kind": kind, "message": redact(message)[:MAX_ERROR_CHARACTERS]}

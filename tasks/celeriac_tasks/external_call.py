@@ -1,5 +1,6 @@
 """One external call: recorded before it is made, looked at when lost, never repeated blindly.
 
+check      the precondition, if the tool has one
 begin      one statement: the attempt is in flight, before anybody calls anything
 call       outside any transaction, with the idempotency key, up to the tool's timeout
 verify     if the tool has one: what the target shows counts, not what the tool returned
@@ -21,9 +22,10 @@ from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
 from celeriac_storage.step_record import Next, SettledEffect
 from celeriac_tasks.acting import Acting
-from celeriac_tasks.approving import authorized
+from celeriac_tasks.approving import authorized, look
 from celeriac_tasks.calling import Outcome, Raised, Returned, call_in_time
 from celeriac_tasks.loaded_agent import LoadedAgent
+from celeriac_tasks.preconditions import obstacle
 from celeriac_tasks.recovering import Ask, LookLater, SendAgain, Settle, decide
 from celeriac_tasks.transition import Transition
 
@@ -49,11 +51,17 @@ class ExternalCall:
         return effect.state in (EffectState.IN_FLIGHT, EffectState.UNKNOWN)
 
     def make(self) -> Transition:
-        """Record the attempt, make the call, and say what came of it.
+        """Ask the precondition, record the attempt, make the call, and say what came of it.
 
         Raises `Fenced`, `RequestsChanged` or `ApprovalLost` before the call is made.
         """
         step = self._claim.step
+        if self._tool.precondition is not None:
+            # First, or people who have taken back their word would hear of a condition instead.
+            look(self._database, self._claim, self._tool, self._effect)
+            stopped = obstacle(self._acting, self._claim, self._tool, self._effect)
+            if stopped is not None:
+                return stopped
         reach("act.before_in_flight", step)
         begun_at = time.monotonic()  # no later than the moment that the deadline counts from
         with authorized(self._database, self._claim, self._tool, self._effect) as (

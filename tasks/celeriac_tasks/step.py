@@ -33,6 +33,7 @@ from celeriac_tasks.acting import Acting, Batch, next_batch
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE
 from celeriac_tasks.conversation import Conversation, pending_calls
 from celeriac_tasks.external_call import ExternalCall
+from celeriac_tasks.heeding import heeding
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.requesting import WAIT_FOR_RESULTS
 from celeriac_tasks.thinking import think
@@ -277,7 +278,10 @@ class _Step:
             case EffectKind.NONE:
                 return self._commit(acting.read())
             case EffectKind.TRANSACTIONAL:
-                deed, committed = commit_with_tool(self._worker, acting, self._commit_in)
+                tool = self._loaded.tools[batch.effects[0].tool]
+                deed, committed = commit_with_tool(
+                    self._worker, acting, self._claim, tool, self._commit_in
+                )
                 reach("step.after_commit", self._claim.step)
                 return committed, deed
             case EffectKind.EXTERNAL:
@@ -333,11 +337,11 @@ class _Step:
         """
         give_up_at = time.monotonic() + self._deadline_seconds
         while True:
-            adopted = self._adopted(left.record)
+            record = self._heeding(left.record)
             try:
-                with self._worker.active, self._worker.session(adopted) as connection:
+                with self._worker.active, self._worker.session(record) as connection:
                     reach("step.before_commit", self._claim.step)
-                    committed = self._commit_once(connection, adopted)
+                    committed = self._commit_once(connection, record)
                 reach("step.after_commit", self._claim.step)
                 return committed, left
             except RequestsChanged as changed:
@@ -354,7 +358,7 @@ class _Step:
         reach("step.before_commit", self._claim.step)
         while True:
             try:
-                return self._commit_once(connection, self._adopted(record))
+                return self._commit_once(connection, self._heeding(record))
             except RequestsChanged as changed:
                 self._claim, self._was_asked = changed.claim, True
 
@@ -364,47 +368,7 @@ class _Step:
         keep_claim_seconds = self._keep_claim_seconds if record.advances else None
         return commit(connection, self._claim, record, keep_claim_seconds=keep_claim_seconds)
 
-    def _adopted(self, record: StepRecord) -> StepRecord:
-        """`record` as the run's row allows it now: versions pinned once, words heard, an interrupt
-        or a cancel heeded.
-
-        What was done is recorded all the same; only where the run goes next changes.
-        """
-        claim = self._claim
-        if self._claim.agent_hash is None:
-            loaded = self._loaded
-            record = replace(
-                record,
-                agent_hash=loaded.agent_hash,
-                tools_hash=loaded.tools_hash,
-                prompt_hash=loaded.prompt_hash,
-            )
-        if record.next in (WAIT_FOR_PEOPLE, WAIT_FOR_RESULTS) and self._was_asked:
-            # Perhaps it was what is waited for, a decision or a result: look again.
-            record = replace(record, next=Next.queued(Phase.WAITING_TOOL))
-        if claim.said and record.advances and record.next.asks_model_next:
-            # Before any call is asked for, or after all results: providers refuse words between.
-            record = replace(
-                record,
-                next=Next.queued(Phase.WAITING_MODEL),
-                reason="said" if record.next.status is RunStatus.COMPLETED else record.reason,
-                hears=True,
-                ends_interrupt=claim.is_interrupt_answered,
-            )
-        goes_on = record.next.status in (RunStatus.QUEUED, RunStatus.PAUSED)
-        is_clear = all(effect.state is not EffectState.UNKNOWN for effect in record.settled)
-        if claim.is_cancel_requested and goes_on and is_clear:
-            settled, events = requesting.abandoned(self._requested)
-            return replace(
-                record,
-                next=Next.cancelled(),
-                reason="cancelled",
-                settled=[*record.settled, *settled],
-                events=[*record.events, *events],
-            )
-        is_interrupted = claim.is_interrupt_requested and not claim.is_interrupt_answered
-        if is_interrupted and goes_on and is_clear:
-            resume_phase = record.next.resume_phase or record.next.phase
-            assert resume_phase is not None
-            return replace(record, next=Next.waiting_for_user(resume_phase))
-        return record
+    def _heeding(self, record: StepRecord) -> StepRecord:
+        return heeding(
+            record, self._claim, self._loaded, self._requested, was_asked=self._was_asked
+        )

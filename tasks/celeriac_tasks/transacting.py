@@ -1,6 +1,7 @@
 """A transactional tool call: its writes and the step's commit are one transaction."""
 
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 from sqlalchemy import Connection
@@ -8,10 +9,13 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
 from celeriac.codec import JsonValue
 from celeriac.secrets import redact
+from celeriac.tools import Tool
+from celeriac_storage.claims import Claim
 from celeriac_storage.database import IDLE_IN_TRANSACTION, sqlstate
 from celeriac_storage.step_record import Committed, StepRecord
 from celeriac_tasks.acting import Acting, ToolFailed
 from celeriac_tasks.calling import Raised
+from celeriac_tasks.preconditions import obstacle, unclear
 from celeriac_tasks.transition import Transition
 from celeriac_tasks.worker_process import WorkerProcess
 
@@ -24,28 +28,46 @@ _FAILED_BEFORE = "25P02"  # in a failed transaction
 _ENDED_BY_TOOL = {"CE004", "CE005", "25P01", _FAILED_BEFORE}
 
 
+class _Stopped(Exception):
+    """The call must not be made: roll its transaction back, and commit `left` instead."""
+
+    def __init__(self, left: Transition) -> None:
+        super().__init__(left.record.reason)
+        self.left = left
+
+
 def commit_with_tool(
-    worker: WorkerProcess, acting: Acting, commit: Callable[[Connection, StepRecord], Committed]
+    worker: WorkerProcess,
+    acting: Acting,
+    claim: Claim,
+    tool: Tool[..., Any],
+    commit: Callable[[Connection, StepRecord], Committed],
 ) -> tuple[Transition, Committed]:
-    """Run the tool and commit the step with what it wrote, or neither.
+    """Ask the tool's precondition, run the tool and commit the step with what it wrote, or neither.
 
     A lost race with another transaction is run again from the start. A tool that fails, or spoils
     the transaction, is told to the model in a second transaction. (A savepoint would save that one,
     and cost two round trips for each tool that does not fail.) Raises `Fenced`,
     `RequestsChanged` or `DatabaseUnavailable`, with everything rolled back.
     """
+    (effect,) = acting.effects
     for tries_left in reversed(range(MAX_TRIES)):
-        is_marked = False
+        is_marked = is_asking = False
         try:
             with worker.tool_database.begin() as connection:
                 has_returned = False
                 with worker.active:
                     acting.mark(connection)
-                is_marked = True
+                is_marked = is_asking = True
+                if (stopped := obstacle(acting, claim, tool, effect, connection)) is not None:
+                    raise _Stopped(stopped)
+                is_asking = False
                 deed = acting.transact(connection)
                 has_returned = True
                 with worker.active:
                     return deed, commit(connection, deed.record)
+        except _Stopped as stop:
+            failed = stop.left
         except ToolFailed as failure:
             failed = acting.failed(failure.raised)
         except (DBAPIError, InvalidRequestError, psycopg.Error) as error:
@@ -55,8 +77,10 @@ def commit_with_tool(
             is_ended = state in _ENDED_BY_TOOL or isinstance(error, InvalidRequestError)
             if not is_marked or (has_returned and not is_ended):
                 raise  # our own trouble, such as a row that somebody holds, or a full disk
-            tool = acting.effects[0].tool
-            failed = acting.failed(Raised(_explain(error, tool), is_definite=True))
+            raised = Raised(_explain(error, tool.name), is_definite=True)
+            failed = (
+                unclear(acting, claim, tool, effect, raised) if is_asking else acting.failed(raised)
+            )
         with worker.tool_database.begin() as connection, worker.active:
             return failed, commit(connection, failed.record)
     raise AssertionError("the last try returns or raises")

@@ -310,10 +310,27 @@ async def writing_later(context: ToolContext, item: str) -> None:
     """Move."""
 
 
-# features: 004-29
+async def holds_later(context: ToolContext) -> None:
+    """Never asked."""
+
+
+def holds(context: ToolContext, item: str) -> None:
+    """Whatever happens."""
+
+
+def holds_for(context: ToolContext, price: int) -> None:
+    """Asks for what the tool is not given."""
+
+
+# features: 004-25, 004-29
 @pytest.mark.parametrize(
     ("function", "options", "reason"),
     [
+        (plain, {"effect": "none", "precondition": holds}, "guards an effect"),
+        (plain, {"precondition": holds_later}, "precondition is an async function"),
+        (plain, {"precondition": holds_for}, r"\(item\); price does not fit"),
+        (plain, {"precondition": lambda: None}, "the ToolContext does not fit"),
+        (plain, {"precondition": holds, "on_unknown": "resend"}, "judge the call by its own"),
         (plain, {"effect": "none", "mutates_workspace": True}, "reads only, but mutates"),
         (plain, {"effect": "none", "stateful": True}, "nothing behind to build on"),
         (plain, {"pagination": True}, "page after page"),

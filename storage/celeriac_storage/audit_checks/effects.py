@@ -58,14 +58,16 @@ ATTEMPTS = Check(
         ) AS attempt
     ) AS attempts
     WHERE kind = 'external' AND NOT CASE
-        WHEN state IN ('planned', 'proposed', 'approved', 'rejected', 'expired', 'invalid',
-            'precondition_failed') THEN effect.attempt = 0 AND outcomes IS NULL
+        WHEN state IN ('planned', 'proposed', 'approved', 'rejected', 'expired', 'invalid')
+            OR state = 'precondition_failed' AND effect.attempt = 0 THEN
+            effect.attempt = 0 AND outcomes IS NULL
         ELSE outcomes IS NOT NULL AND is_complete AND may_follow
             AND numbers = ARRAY(SELECT generate_series(1, effect.attempt)::smallint)
             AND CASE state
                 -- A worker that was thought to be dead may have told what came of its own attempt.
                 WHEN 'in_flight' THEN outcomes[effect.attempt] IN ('started', 'committed', 'failed')
                 WHEN 'unknown' THEN outcomes[effect.attempt] IN ('unknown', 'committed', 'failed')
+                WHEN 'precondition_failed' THEN outcomes[effect.attempt] = 'not_done'
                 WHEN 'rolled_back' THEN outcomes[effect.attempt] = 'known_bad'
                 ELSE outcomes[effect.attempt] = state
             END
@@ -86,7 +88,6 @@ LOCAL_CALLS = Check(
     WHERE kind <> 'external' AND (
         found > 0 OR state IN ('in_flight', 'unknown', 'not_done')
         OR state IN ('committed', 'failed') AND effect.attempt = 0
-        OR state NOT IN ('planned', 'committed', 'failed', 'rejected') AND effect.attempt > 0
     )
     """,
 )
