@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from celeriac.errors import ToolError
     from celeriac.external_tools import external_tool
     from celeriac.limits import Limits
+    from celeriac.rollback import Compensate, InBand
     from celeriac.tools import tool
 
 __all__ = [
     "Agent",
     "Approval",
     "Client",
+    "Compensate",
+    "InBand",
     "Limits",
     "Rule",
     "ToolContext",
@@ -31,6 +34,8 @@ _HOMES = {
     "Agent": "celeriac.agent",
     "Approval": "celeriac.approval",
     "Client": "celeriac.client",
+    "Compensate": "celeriac.rollback",
+    "InBand": "celeriac.rollback",
     "Limits": "celeriac.limits",
     "Rule": "celeriac.approval",
     "ToolContext": "celeriac.context",

@@ -20,24 +20,15 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from enum import StrEnum
 from typing import Any, Literal, Self, cast
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.conditions import When, conditions, value_at
 from celeriac.errors import InvalidAgent
+from celeriac.rollback import Rollback
 
 OnReject = Literal["tell", "end"]
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-
-
-class Rollback(StrEnum):
-    """How a tool's effect can be taken back."""
-
-    IN_BAND = "in_band"  # by the same call, such as a status that can be set back
-    COMPENSATE = "compensate"  # by another call that makes up for it
-    OUT_OF_BAND = "out_of_band"  # by people, outside of this system
-    NONE = "none"  # not at all: needs two approvers or a checklist
 
 
 @dataclass(frozen=True)

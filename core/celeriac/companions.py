@@ -7,6 +7,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from celeriac.context import ToolContext
+
+RESULT = "result"
+"""By this name an undo, and what looks after it, is given what the call returned."""
+
 
 def contradiction(what: str, function: Callable[..., Any], parameters: Sequence[str]) -> str | None:
     """Why `function` cannot be the `what` of a tool with these parameters, or None."""
@@ -22,9 +27,12 @@ def contradiction(what: str, function: Callable[..., Any], parameters: Sequence[
     return None
 
 
-def call(function: Callable[..., Any], context: Any, arguments: Mapping[str, Any]) -> Any:
+def call(function: Callable[..., Any], context: ToolContext, arguments: Mapping[str, Any]) -> Any:
     """What `function` returns, given those of the call's `arguments` that it takes."""
-    return function(context, **{name: arguments[name] for name in _names(function)[1:]})
+    given = dict(arguments)
+    if context.undoes_key is not None:
+        given[RESULT] = context._undone_result
+    return function(context, **{name: given[name] for name in _names(function)[1:]})
 
 
 def _names(function: Callable[..., Any]) -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from celeriac.codec import JsonValue
 from celeriac.errors import NoConnection
 from celeriac.ids import CallId, RunId, TenantId, ThreadId, UserId
 
@@ -39,7 +40,11 @@ class ToolContext:
     """Which try at the call this is, from 1."""
     deadline: datetime | None = None
     """When the call is given up (UTC, by the database's clock); pass what is left to clients."""
+    undoes_key: str | None = None
+    """In an undo: the `idempotency_key` that the call which it takes back was made with. The undo's
+    own is derived from it, so it is the same in every rollback."""
     _connection: "Connection | None" = field(default=None, repr=False)
+    _undone_result: JsonValue = field(default=None, repr=False)
     _report: Callable[[str], None] = field(default=_ignore, repr=False)
 
     @property

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import ParamSpec, TypeVar, overload
 
-from celeriac.approval import Approval, Rollback
+from celeriac.approval import Approval
 from celeriac.errors import InvalidAgent
-from celeriac.tools import RollbackName, Tool, tool
+from celeriac.rollback import Rollback, RollbackName, Undo
+from celeriac.tools import Tool, tool
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,7 +28,7 @@ def external_tool(
     name: str | None = None,
     version: str = "1",
     exclusive: bool = False,
-    rollback: RollbackName | Rollback = Rollback.OUT_OF_BAND,
+    rollback: RollbackName | Rollback | Undo = Rollback.OUT_OF_BAND,
     approval: Approval | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
@@ -39,7 +40,7 @@ def external_tool(
     name: str | None = None,
     version: str = "1",
     exclusive: bool = False,
-    rollback: RollbackName | Rollback = Rollback.OUT_OF_BAND,
+    rollback: RollbackName | Rollback | Undo = Rollback.OUT_OF_BAND,
     approval: Approval | None = None,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Declare a tool whose calls no worker executes.

@@ -71,6 +71,11 @@ def effect_key(tenant_id: str, run_id: str, call_id: str) -> str:
     return f"{tenant_id}:{run_id}:{call_id}"  # no id contains a colon
 
 
+def undo_key(key: str) -> str:
+    """The idempotency key of taking back the call that was made with `key`, in whichever run."""
+    return f"{key}:undo"
+
+
 def checked_id(value: str, what: str) -> str:
     """Return `value`, or raise `InvalidInput` if it cannot be the id of a `what`."""
     if not _ID.fullmatch(value):

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from celeriac import companions
 from celeriac.backoff import Backoff
+from celeriac.context import ToolContext
 from celeriac.errors import InvalidAgent, ToolError
 from celeriac.states import EffectKind
 
@@ -111,7 +112,7 @@ class Recovery:
             return None
         return companions.contradiction("verify", self.verify, parameters)
 
-    def look(self, context: Any, arguments: Mapping[str, Any]) -> Finding:
+    def look(self, context: ToolContext, arguments: Mapping[str, Any]) -> Finding:
         """Ask `verify`, with those of the tool's `arguments` that it takes."""
         assert self.verify is not None
         finding = companions.call(self.verify, context, arguments)

@@ -37,6 +37,14 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """One call of one run."""
+
+    run_id: RunId
+    call_id: CallId
+
+
+@dataclass(frozen=True, slots=True)
 class Effect:
     """One tool call's durable record."""
 
@@ -46,6 +54,8 @@ class Effect:
     state: EffectState
     attempt: int  # tries so far; a call that only reads counts as one when it is settled
     key: str  # what the tool is given as its idempotency key
+    rolls_back: Call | None  # the call that this one takes back
+    rolled_back_by: Call | None  # what takes this one back, or makes up for it, if it was begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +144,9 @@ class Run:
     steps: Sequence[Step]
     effects: Sequence[Effect]
     approvals: Sequence[Approval]
+    kind: str  # agent, or rollback
+    rolls_back: RunId | None  # of a rollback: the run that it undoes
+    rollbacks: Sequence[RunId]  # of this run, the oldest first
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,9 +161,15 @@ EFFECT_TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
             EffectState.NOT_DONE,  # what must hold before it cannot be read just now
             EffectState.PRECONDITION_FAILED,
             EffectState.FAILED,  # interrupted: there is to be no other attempt
+            EffectState.COMMITTED,  # an undo that did not work, and that a person did by hand
         }
     ),
-    EffectState.COMMITTED: frozenset({EffectState.KNOWN_BAD}),
+    EffectState.COMMITTED: frozenset(
+        {
+            EffectState.KNOWN_BAD,
+            EffectState.ROLLED_BACK,  # by the commit of its undo, and by nothing else
+        }
+    ),
     EffectState.KNOWN_BAD: frozenset({EffectState.ROLLED_BACK}),
     EffectState.FAILED: frozenset(),
     EffectState.INVALID: frozenset(),

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NewType, ParamSpec, TypeVar, cast, overload
 
 from celeriac import precondition as preconditions
-from celeriac.approval import Approval, Rollback
+from celeriac.approval import Approval
 from celeriac.codec import JsonValue, loads_strict
 from celeriac.context import ToolContext
 from celeriac.docstrings import read_docstring
@@ -22,6 +22,7 @@ from celeriac.errors import InvalidAgent, InvalidArguments, InvalidInput
 from celeriac.parameters import Parameters, read_parameters
 from celeriac.precondition import Precondition
 from celeriac.recovery import Finding, OnUnknown, Recovery, Retry
+from celeriac.rollback import Rollback, RollbackName, Undo, read_rollback
 from celeriac.schemas import strict_json
 from celeriac.states import EffectKind
 from celeriac.tool_flags import ToolFlags
@@ -36,7 +37,6 @@ ValidArguments = NewType("ValidArguments", dict[str, JsonValue])
 """The arguments of one call in their canonical form (`Shape.read`), checked by `Tool.validate`."""
 
 EffectName = Literal["none", "transactional", "external"]
-RollbackName = Literal["in_band", "compensate", "out_of_band", "none"]
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -57,10 +57,15 @@ class Tool(Generic[P, R]):
     recovery: Recovery
     precondition: Precondition | None
     rollback: Rollback
+    undo: Undo | None
     approval: Approval | None
     parameters: Parameters = field(repr=False)
+    undoes: str | None = None
+    """Of an undo (`celeriac.undo_tool`): the tool whose calls it takes back."""
 
     def __post_init__(self) -> None:
+        if self.undoes is not None:
+            return  # checked with the tool that declares it
         if not NAME.fullmatch(self.name):
             raise InvalidAgent(
                 "model providers allow only 1 to 64 letters, digits, _ and - in a name; "
@@ -85,6 +90,10 @@ class Tool(Generic[P, R]):
             contradiction := preconditions.contradiction(
                 self.precondition, self.effect, self.parameters.names, self.recovery.on_unknown
             )
+        ):
+            raise InvalidAgent(contradiction)
+        if self.undo and (
+            contradiction := self.undo.contradiction(self.effect, self.parameters.names)
         ):
             raise InvalidAgent(contradiction)
         if self.approval and (problem := self.approval.problem_with(self.parameters.names)):
@@ -193,7 +202,7 @@ def tool(
     visibility_seconds: float = 0.0,
     retry: Retry | None = None,
     precondition: Precondition | None = None,
-    rollback: RollbackName | Rollback = Rollback.OUT_OF_BAND,
+    rollback: RollbackName | Rollback | Undo = Rollback.OUT_OF_BAND,
     approval: Approval | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
@@ -215,7 +224,7 @@ def tool(
     visibility_seconds: float = 0.0,
     retry: Retry | None = None,
     precondition: Precondition | None = None,
-    rollback: RollbackName | Rollback = Rollback.OUT_OF_BAND,
+    rollback: RollbackName | Rollback | Undo = Rollback.OUT_OF_BAND,
     approval: Approval | None = None,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a function a tool, as `@tool` or `@tool(effect=...)`.
@@ -242,8 +251,9 @@ def tool(
     (`celeriac.precondition`). Then nothing of the call is done, and a person is asked.
 
     `approval` says who must agree before the tool is called (`celeriac.approval`), and `rollback`
-    how its effect can be taken back: "in_band" by the same call, "compensate" by another one,
-    "out_of_band" by people, or "none", and then two persons must approve, or answer a checklist.
+    how its effect can be taken back (`celeriac.rollback`): `InBand(undo)` by its inverse,
+    `Compensate(undo)` by an action that makes up for it, "out_of_band" by people, or "none", and
+    then two persons must approve, or answer a checklist.
 
     Raises `InvalidAgent` if the declaration contradicts itself or a model could not use the tool.
     """
@@ -257,6 +267,7 @@ def tool(
     def make(function: Callable[P, R]) -> Tool[P, R]:
         called = getattr(function, "__name__", repr(function)) if name is None else name
         try:
+            kind, undo = read_rollback(rollback)
             _check_function(function)
             about = read_docstring(function.__doc__ or "")
             return Tool(
@@ -269,7 +280,8 @@ def tool(
                 flags=flags,
                 recovery=Recovery(verify, on_unknown, visibility_seconds, retry),
                 precondition=precondition,
-                rollback=_rollback(rollback),
+                rollback=kind,
+                undo=undo,
                 approval=approval,
                 parameters=read_parameters(function, about.parameters),
             )
@@ -308,14 +320,6 @@ def _check_function(function: Callable[..., object]) -> None:
         raise InvalidAgent(f"{function!r} is not a function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidAgent("it yields values, but a call has one result; return a list")
-
-
-def _rollback(rollback: RollbackName | Rollback) -> Rollback:
-    try:
-        return Rollback(rollback)
-    except ValueError:
-        known = ", ".join(repr(kind.value) for kind in Rollback)
-        raise InvalidAgent(f"rollback={rollback!r} is none of {known}") from None
 
 
 def _effect_kind(effect: EffectName | EffectKind | None) -> EffectKind:

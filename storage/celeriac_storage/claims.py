@@ -64,6 +64,7 @@ class Claim:
     input: JsonValue
     working_since: datetime  # the run's first claim, moved on by the time it has been paused
     step_started_at: datetime
+    is_rollback: bool = False  # no model is asked: what another run did is undone
 
 
 _REQUESTS = """
@@ -96,7 +97,8 @@ RETURNING
         WHERE last.run_id = run.run_id AND last.step = run.step - 1),
     message_count, {_REQUESTS}, failed_thinks,
     tool_calls_used, input_tokens_used, output_tokens_used, limits,
-    CASE WHEN run.step = 0 THEN input END, started_at + waited, step_started_at
+    CASE WHEN run.step = 0 THEN input END, started_at + waited, step_started_at,
+    kind = 'rollback'
 """
 
 
@@ -138,14 +140,14 @@ def claim(
         state, message_count, request_version, is_cancel_requested, is_interrupt_requested,
         is_interrupt_answered, said, failed_thinks,
         tool_calls_used, input_tokens_used, output_tokens_used, limits,
-        input_, working_since, step_started_at,
+        input_, working_since, step_started_at, is_rollback,
     ) = row  # fmt: skip
     return Claim(
         run_id, step, token, worker_id, epoch, Phase(phase), agent, agent_hash, tenant_id, user_id,
         thread_id, thread_position, queue, state or {}, message_count, request_version,
         is_cancel_requested, is_interrupt_requested, is_interrupt_answered, said, failed_thinks,
         tool_calls_used, input_tokens_used, output_tokens_used, limits, input_, working_since,
-        step_started_at,
+        step_started_at, is_rollback,
     )  # fmt: skip
 
 

@@ -11,11 +11,12 @@ from typing import Any, cast
 from sqlalchemy import Connection
 
 from celeriac import reports
-from celeriac.approval import Approval, Requirement, Rollback, rendered
+from celeriac.approval import Approval, Requirement, rendered
 from celeriac.codec import JsonValue, dumps, stored_form
 from celeriac.conditions import value_at
 from celeriac.errors import InvalidArguments, InvalidInput
 from celeriac.ids import ApprovalId, UserId, new_approval_id
+from celeriac.rollback import Rollback
 from celeriac.schemas import check_against_schema
 from celeriac.tools import parse_arguments
 

@@ -9,9 +9,20 @@ from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue
 from celeriac.ids import ApprovalId, CallId, RunId
+from celeriac.rollback import Rollback
 from celeriac.states import EffectKind, EffectState
 from celeriac_storage.claims import Claim, refusal
 from celeriac_storage.database import fetch_row
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """The call that an effect takes back."""
+
+    run_id: RunId
+    call_id: CallId
+    kind: Rollback
+    result: JsonValue  # what the call returned
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,7 @@ class Effect:
     requirement: dict[str, JsonValue] | None = None  # the review it needs; None: it needs none
     is_elsewhere: bool = False  # another process executes it and submits the result
     checks: int = 0  # how often its precondition could not be read
+    undoes: Undone | None = None  # it is an undo (`rollbacks.load`)
 
 
 def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[Effect]:

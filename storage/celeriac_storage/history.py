@@ -71,7 +71,7 @@ def load_thread_messages(connection: Connection, claim: Claim) -> list[StoredMes
         + """
         JOIN celeriac.runs AS run ON run.run_id = message.run_id
         WHERE run.tenant_id = %s AND run.thread_id = %s AND run.thread_position < %s
-            AND run.status = 'completed'
+            AND run.status = 'completed' AND run.kind <> 'rollback'
         ORDER BY run.thread_position, message.position
         """,
         (claim.tenant_id, claim.thread_id, claim.thread_position),

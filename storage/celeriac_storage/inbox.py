@@ -28,20 +28,23 @@ def say(
     """
     row = connection.exec_driver_sql(
         """
-        SELECT status, phase, cancel_requested_at IS NOT NULL, tenant_id, thread_id
+        SELECT status, phase, cancel_requested_at IS NOT NULL, tenant_id, thread_id,
+            kind = 'rollback'
         FROM celeriac.runs WHERE run_id = %s FOR UPDATE
         """,
         (run_id,),
     ).fetchone()
     if row is None:
         raise unknown_run(run_id)
-    status, phase, is_cancel_requested, tenant_id, thread_id = row
+    status, phase, is_cancel_requested, tenant_id, thread_id, is_rollback = row
     status = RunStatus(status)
     if status.is_terminal:
         raise Conflict(
             f"run {run_id} is {status} and hears nothing any more; start another run in its thread "
             f"with --thread {thread_id}"
         )
+    if is_rollback:
+        raise Conflict(f"run {run_id} is a rollback: there is no model in it that could be told")
     if is_cancel_requested:
         raise Conflict(f"run {run_id} is being cancelled and hears nothing any more")
     connection.exec_driver_sql(

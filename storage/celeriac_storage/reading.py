@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from celeriac.codec import JsonValue
-from celeriac.ids import CallId, RunId, ThreadId, UserId, WorkerId, effect_key
-from celeriac.reports import Effect, Event, Run, RunLine, Step, Wait, Worker
+from celeriac.ids import CallId, RunId, ThreadId, UserId, WorkerId, effect_key, undo_key
+from celeriac.reports import Call, Effect, Event, Run, RunLine, Step, Wait, Worker
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac_storage import approvals
 from celeriac_storage.requests import unknown_run
@@ -30,14 +30,19 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
     row = connection.exec_driver_sql(
         """
         SELECT run_id, thread_id, user_id, agent, status, phase, outcome, step, epoch, worker_id,
-            deaths, input, result, error, created_at, finished_at, tenant_id
-        FROM celeriac.runs WHERE run_id = %s
+            deaths, input, result, error, created_at, finished_at, tenant_id, kind,
+            parent_run_id, ARRAY(
+                SELECT run_id FROM celeriac.runs AS rollback
+                WHERE rollback.parent_run_id = run.run_id AND kind = 'rollback'
+                ORDER BY created_at, run_id
+            )
+        FROM celeriac.runs AS run WHERE run_id = %s
         """,
         (run_id,),
     ).fetchone()
     if row is None:
         raise unknown_run(run_id)
-    *shown, created_at, finished_at, tenant_id = row
+    *shown, created_at, finished_at, tenant_id, run_kind, parent, rollbacks = row
     (
         _, thread_id, user_id, agent, status, phase, outcome, step, epoch, worker_id, deaths,
         input_, result, error,
@@ -48,8 +53,14 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
         (run_id,),
     )
     effects = connection.exec_driver_sql(
-        "SELECT call_id, tool, kind, state, attempt FROM celeriac.effects"
-        " WHERE run_id = %s ORDER BY step, call_index",
+        """
+        SELECT effect.call_id, effect.tool, effect.kind, effect.state, effect.attempt,
+            effect.rolls_back_run, effect.rolls_back, undo.run_id, undo.call_id
+        FROM celeriac.effects AS effect LEFT JOIN celeriac.effects AS undo
+            ON (undo.rolls_back_run, undo.rolls_back) = (effect.run_id, effect.call_id)
+                AND undo.rolls_back_stands
+        WHERE effect.run_id = %s ORDER BY effect.step, effect.call_index
+        """,
         (run_id,),
     )
     return Run(
@@ -77,11 +88,18 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
                 EffectKind(kind),
                 EffectState(state),
                 attempt,
-                effect_key(tenant_id, run_id, call_id),
+                effect_key(tenant_id, run_id, call_id)
+                if of_call is None
+                else undo_key(effect_key(tenant_id, of_run, of_call)),
+                None if of_call is None else Call(of_run, of_call),
+                None if by_call is None else Call(by_run, by_call),
             )
-            for call_id, tool, kind, state, attempt in effects
+            for call_id, tool, kind, state, attempt, of_run, of_call, by_run, by_call in effects
         ],
         approvals.of_run(connection, run_id),
+        run_kind,
+        parent if run_kind == "rollback" else None,
+        rollbacks,
     )
 
 

@@ -79,15 +79,20 @@ def request_interrupt(connection: Connection, run_id: RunId, by: UserId) -> RunS
         SELECT status, phase, cancel_requested_at IS NOT NULL,
             interrupt_requested_at IS NOT NULL AND (last_said_at > interrupt_requested_at)
                 IS NOT TRUE,
-            tenant_id, thread_id, {HOLDS_THREAD}
+            tenant_id, thread_id, {HOLDS_THREAD}, kind = 'rollback'
         FROM celeriac.runs AS active WHERE run_id = %s FOR UPDATE
         """,
         (run_id,),
     ).fetchone()
     if row is None:
         raise unknown_run(run_id)
-    status, phase, is_cancelled, is_requested, tenant_id, thread_id, holds_thread = row
+    status, phase, is_cancelled, is_requested, tenant_id, thread_id, holds_thread, undoes = row
     status = RunStatus(status)
+    if undoes and not status.is_terminal:
+        raise Conflict(
+            f"run {run_id} is a rollback and waits for no user: `celeriac cancel {run_id}` stops "
+            "it, and another rollback goes on from there"
+        )
     if status.is_terminal or status is RunStatus.NEEDS_ATTENTION or is_cancelled:
         stands = "being cancelled" if is_cancelled and not status.is_terminal else status
         raise Conflict(f"run {run_id} is {stands}: there is nothing to interrupt")

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import Conflict, UnknownCall
 from celeriac.ids import CallId, RunId, UserId, WorkerId
+from celeriac.rollback import Rollback
 from celeriac.states import EffectState, RunStatus
 from celeriac_storage.requests import unknown_run
 from celeriac_storage.settling import settle
@@ -50,20 +51,19 @@ def resolve(
     ended. A run that has ended meanwhile, as by a cancel, stays what it is: only the effect is
     settled, and its attempt says by whom, since no event may follow the last one.
 
+    In a rollback a person settles as well an undo that failed, or that only people can do: done by
+    hand, or never to be done.
+
     Raises `UnknownRun`, `UnknownCall`, or `Conflict` if nobody waits for this answer.
     """
     status = _lock(connection, run_id)
-    state, tool = _lock_effect(connection, run_id, call_id)
+    call = _lock_effect(connection, run_id, call_id)
+    tool, state = call.tool, call.state
     is_done = isinstance(resolution, TookEffect)
-    if state not in _UNSETTLED or (is_done and state is EffectState.KNOWN_BAD):
-        raise Conflict(_not_unknown(run_id, call_id, tool, state, status))
-    error: dict[str, JsonValue] | None = None
-    if state is EffectState.KNOWN_BAD:
-        settled = EffectState.ROLLED_BACK
-        message = f"{tool} reported success, but it did not take effect; {by} has settled that"
-        error = {"kind": "known_bad", "message": message}
-    else:
-        settled = EffectState.COMMITTED if is_done else EffectState.NOT_DONE
+    is_failed_undo = call.is_failed_undo and status is RunStatus.NEEDS_ATTENTION
+    if not (state in _UNSETTLED or is_failed_undo) or (is_done and state is EffectState.KNOWN_BAD):
+        raise Conflict(_not_unknown(run_id, call_id, call, status))
+    settled, error = (EffectState.COMMITTED, None) if is_done else _not_done(call, by)
     settle(
         connection,
         run_id,
@@ -115,9 +115,9 @@ def go_on_with_report(connection: Connection, run_id: RunId, call_id: CallId, by
     """
     if _lock(connection, run_id) is not RunStatus.NEEDS_ATTENTION:
         return
-    state, tool = _lock_effect(connection, run_id, call_id)
-    if state is EffectState.UNKNOWN and _unknown_calls(connection, run_id) == [call_id]:
-        reported: dict[str, JsonValue] = {"call_id": call_id, "tool": tool, "by": by}
+    call = _lock_effect(connection, run_id, call_id)
+    if call.state is EffectState.UNKNOWN and _unknown_calls(connection, run_id) == [call_id]:
+        reported: dict[str, JsonValue] = {"call_id": call_id, "tool": call.tool, "by": by}
         _note(connection, run_id, "effect.reported", reported, goes_on=True)
 
 
@@ -130,10 +130,39 @@ def _lock(connection: Connection, run_id: RunId) -> RunStatus:
     return RunStatus(row[0])
 
 
-def _lock_effect(connection: Connection, run_id: RunId, call_id: CallId) -> tuple[EffectState, str]:
+@dataclass(frozen=True, slots=True)
+class _Call:
+    tool: str
+    state: EffectState
+    attempt: int
+    error: dict[str, JsonValue] | None
+    undo: Rollback | None  # how it takes another call back, if it does
+
+    @property
+    def is_failed_undo(self) -> bool:
+        """Whether it takes a call back, was tried, and has certainly changed nothing."""
+        is_open = self.state in (EffectState.PLANNED, EffectState.NOT_DONE)
+        return self.undo is not None and is_open and self.attempt > 0
+
+
+def _not_done(call: _Call, by: UserId) -> tuple[EffectState, dict[str, JsonValue] | None]:
+    """What a call becomes of which somebody says that it is not done."""
+    if call.state is EffectState.KNOWN_BAD:
+        message = f"{call.tool} reported success, but it did not take effect; {by} has settled that"
+        return EffectState.ROLLED_BACK, {"kind": "known_bad", "message": message}
+    is_by_hand = call.undo is Rollback.OUT_OF_BAND
+    if not call.is_failed_undo and not is_by_hand:
+        return EffectState.NOT_DONE, None
+    before = "" if call.error is None else f"{call.error.get('message')}; "
+    message = f"{before}{by} has said that it will not be undone"
+    settled = EffectState.REJECTED if call.state is EffectState.PLANNED else EffectState.FAILED
+    return settled, {"kind": "not_undone", "message": message}
+
+
+def _lock_effect(connection: Connection, run_id: RunId, call_id: CallId) -> _Call:
     row = connection.exec_driver_sql(
-        "SELECT state, tool FROM celeriac.effects WHERE run_id = %s AND call_id = %s"
-        " FOR NO KEY UPDATE",
+        "SELECT tool, state, attempt, error, rolls_back_kind FROM celeriac.effects"
+        " WHERE run_id = %s AND call_id = %s FOR NO KEY UPDATE",
         (run_id, call_id),
     ).fetchone()
     if row is None:
@@ -142,7 +171,8 @@ def _lock_effect(connection: Connection, run_id: RunId, call_id: CallId) -> tupl
             f"outcome unknown: {', '.join(unknown)}" if unknown else "no outcome is unknown there"
         )
         raise UnknownCall(f"run {run_id} has no call {call_id} ({hint})")
-    return EffectState(row[0]), row[1]
+    tool, state, attempt, error, undo = row
+    return _Call(tool, EffectState(state), attempt, error, None if undo is None else Rollback(undo))
 
 
 def _unknown_calls(connection: Connection, run_id: RunId) -> list[str]:
@@ -154,10 +184,9 @@ def _unknown_calls(connection: Connection, run_id: RunId) -> list[str]:
     return [row[0] for row in rows]
 
 
-def _not_unknown(
-    run_id: RunId, call_id: CallId, tool: str, state: EffectState, status: RunStatus
-) -> str:
-    told = f"call {call_id} ({tool}) of run {run_id} is {state}"
+def _not_unknown(run_id: RunId, call_id: CallId, call: _Call, status: RunStatus) -> str:
+    state = call.state
+    told = f"call {call_id} ({call.tool}) of run {run_id} is {state}"
     if state is EffectState.IN_FLIGHT and status is RunStatus.NEEDS_ATTENTION:
         # Three workers died in the step before one could record that the call was lost.
         return (

@@ -70,14 +70,14 @@ def settle(
                     THEN clock_timestamp() END
             WHERE run_id = %(run_id)s AND state = %(was)s
                 AND call_id = coalesce(%(call_id)s::text, call_id)
-            RETURNING run_id, call_id, attempt, tool
+            RETURNING run_id, call_id, attempt, tool, kind
         ), entry AS (
             INSERT INTO celeriac.effect_attempts
                 (run_id, call_id, attempt, entry, outcome, evidence)
             SELECT run_id, call_id, attempt, {NEXT_ENTRY},
                 CASE %(state)s WHEN 'rolled_back' THEN 'known_bad' ELSE %(state)s END,
                 %(evidence)s::jsonb
-            FROM effect
+            FROM effect WHERE kind = 'external'  -- no other has attempts
         )
         SELECT call_id, tool FROM effect ORDER BY call_id
         """,

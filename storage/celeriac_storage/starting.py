@@ -42,6 +42,7 @@ class NewRun:
     queue: str = DEFAULT_QUEUE
     on_busy: OnBusy = "wait"
     word: dict[str, JsonValue] | None = None  # the same as said during a run: for on_busy="say"
+    rolls_back: RunId | None = None  # no agent's run: it undoes what that one did
     is_published: bool = False  # the caller publishes it right after the commit
 
 
@@ -70,10 +71,12 @@ def start(connection: Connection, new: NewRun) -> Started:
         """
         WITH run AS (
             INSERT INTO celeriac.runs (run_id, tenant_id, user_id, thread_id, thread_position,
-                root_run_id, agent, status, phase, resume_phase, queue, limits, input,
-                published_at, publish_count, message_count, last_event_seq)
+                root_run_id, parent_run_id, kind, agent, status, phase, resume_phase, queue, limits,
+                input, published_at, publish_count, message_count, last_event_seq)
             VALUES (%(run_id)s, %(tenant_id)s, %(user_id)s, %(thread_id)s, %(position)s,
-                %(run_id)s, %(agent)s, %(status)s, %(phase)s, %(resume_phase)s, %(queue)s,
+                %(run_id)s, %(rolls_back)s::text,
+                CASE WHEN %(rolls_back)s::text IS NULL THEN 'agent' ELSE 'rollback' END,
+                %(agent)s, %(status)s, %(phase)s, %(resume_phase)s, %(queue)s,
                 %(limits)s::jsonb, %(input)s::jsonb,
                 CASE WHEN %(is_published)s THEN clock_timestamp() END, %(is_published)s::int, 1,
                 %(events)s)
@@ -99,6 +102,7 @@ def start(connection: Connection, new: NewRun) -> Started:
             "user_id": new.user_id,
             "thread_id": new.thread_id,
             "position": position,
+            "rolls_back": new.rolls_back,
             "agent": new.agent,
             "status": "queued" if paused_for is None else "paused",
             "phase": paused_for or Phase.WAITING_MODEL,

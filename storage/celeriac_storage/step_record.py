@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from celeriac.codec import JsonValue
-from celeriac.ids import CallId
+from celeriac.ids import CallId, RunId
+from celeriac.rollback import Rollback
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac_storage.approvals import Proposal
 
@@ -93,6 +94,21 @@ class PlannedEffect:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedUndo:
+    """An effect that takes back a call of another run, which it has its arguments from; or that
+    says why nothing will: `invalid`, with the reason."""
+
+    call_id: CallId
+    call_index: int
+    tool: str
+    kind: Rollback
+    of_run: RunId
+    of_call: CallId
+    state: EffectState = EffectState.PLANNED
+    error: dict[str, JsonValue] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SettledEffect:
     """What became of a tool call. `was` is the state that the update expects to find."""
 
@@ -137,6 +153,7 @@ class StepRecord:
     messages: Sequence[Message] = ()
     events: Sequence[Event] = ()
     planned: Sequence[PlannedEffect] = ()
+    undos: Sequence[PlannedUndo] = ()
     proposed: Sequence[Proposal] = ()  # of calls in `planned`, or without that, of earlier ones
     settled: Sequence[SettledEffect] = ()
     model_call: ModelCall | None = None

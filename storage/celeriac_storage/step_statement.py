@@ -89,6 +89,25 @@ _PLANNED = """, planned AS (
     RETURNING run_id, call_id, version, tool, tool_version, arguments, fingerprint
 )"""
 
+# What takes a call back has its arguments, and, unless people do it, its kind.
+_UNDOS = """, undo AS (
+    INSERT INTO celeriac.effects (run_id, call_id, step, call_index, provider_call_id, tool,
+        tool_version, kind, arguments, fingerprint, state, error, settled_at, rolls_back_run,
+        rolls_back, rolls_back_kind)
+    SELECT run.run_id, entry.call_id, %(step)s, entry.call_index, original.provider_call_id,
+        entry.tool, original.tool_version,
+        CASE entry.rollback WHEN 'out_of_band' THEN 'external' ELSE original.kind END,
+        original.arguments, sha256(convert_to(concat_ws(E'\\n', entry.tool,
+            original.tool_version, original.arguments::text), 'UTF8')),
+        entry.state, entry.error, CASE WHEN entry.state = 'invalid' THEN committed_at END,
+        original.run_id, original.call_id, entry.rollback
+    FROM run, jsonb_to_recordset(%(undos)s::jsonb) AS entry (call_id text, call_index smallint,
+        tool text, rollback text, of_run text, of_call text, state text, error jsonb)
+    JOIN celeriac.effects AS original
+        ON (original.run_id, original.call_id) = (entry.of_run, entry.of_call)
+    RETURNING call_id
+)"""
+
 # A call whose decision was revoked is proposed again, as the next version of itself.
 _PLANNED_BEFORE = """, planned AS (
     UPDATE celeriac.effects AS effect SET state = 'proposed', version = version + 1,
@@ -175,6 +194,10 @@ _HEARD_CHECK = """,
     celeriac.demand((SELECT count(*) FROM heard) = %(words)s,
         'the inbox does not hold what the run says')"""
 
+_UNDO_CHECK = """,
+    celeriac.demand((SELECT count(*) FROM undo) = %(undo_count)s,
+        'a call that this step is to have undone does not exist')"""
+
 _PROPOSED_CHECK = """,
     celeriac.demand((SELECT count(*) FROM proposal) = %(proposed_count)s,
         'a call that this step proposes is not in the state the step found it in')"""
@@ -189,6 +212,7 @@ def statement(
     interrupted: bool,
     events: bool,
     planned: bool,
+    undos: bool,
     proposed: bool,
     cancelled: bool,
     withdrawn: bool,
@@ -211,6 +235,7 @@ def statement(
         + _HEARD * heard
         + _EVENTS * events
         + _PLANNED * planned
+        + _UNDOS * undos
         + _PLANNED_BEFORE * (proposed and not planned)
         + _PROPOSED * proposed
         + _CANCELLED * cancelled
@@ -219,7 +244,10 @@ def statement(
         + _ATTEMPTS * attempts
         + _MODEL_CALL * model_call
         + _END.format(
-            checks=_SETTLED_CHECK * settled + _PROPOSED_CHECK * proposed + _HEARD_CHECK * heard
+            checks=_SETTLED_CHECK * settled
+            + _PROPOSED_CHECK * proposed
+            + _UNDO_CHECK * undos
+            + _HEARD_CHECK * heard
         )
     )
     return _packed(statement)

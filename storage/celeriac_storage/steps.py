@@ -20,6 +20,7 @@ from celeriac_storage.step_record import (
     ModelCall,
     Next,
     PlannedEffect,
+    PlannedUndo,
     SettledEffect,
     StepRecord,
 )
@@ -59,6 +60,7 @@ def commit(
             record.ends_interrupt,
             bool(record.events) or record.hears or record.next.status is not RunStatus.QUEUED,
             bool(record.planned),
+            bool(record.undos),
             bool(record.proposed),
             record.next.status.is_terminal and claim.phase is Phase.WAITING_TOOL,
             any(effect.state in _NEVER_BEGUN for effect in record.settled),
@@ -126,6 +128,9 @@ def _parameters(
         parameters["events"] = dumps([{"type": e.type, "data": e.data} for e in events])
     if record.planned:
         parameters["planned"] = dumps([_planned_row(effect) for effect in record.planned])
+    if record.undos:
+        parameters["undos"] = dumps([_undo_row(undo) for undo in record.undos])
+        parameters["undo_count"] = len(record.undos)
     if record.proposed:
         parameters |= {
             "proposed": dumps([proposal.to_row() for proposal in record.proposed]),
@@ -168,6 +173,19 @@ def _planned_row(effect: PlannedEffect) -> dict[str, JsonValue]:
         "state": effect.state.value,
         "error": effect.error,
         "requirement": effect.requirement,
+    }
+
+
+def _undo_row(undo: PlannedUndo) -> dict[str, JsonValue]:
+    return {
+        "call_id": undo.call_id,
+        "call_index": undo.call_index,
+        "tool": undo.tool,
+        "rollback": undo.kind.value,
+        "of_run": undo.of_run,
+        "of_call": undo.of_call,
+        "state": undo.state.value,
+        "error": undo.error,
     }
 
 

@@ -3,6 +3,7 @@
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     Double,
@@ -229,6 +230,9 @@ effects = Table(
     Column("result_artifact", LargeBinary),
     Column("error", JSONB(none_as_null=True)),
     Column("rolls_back", Text),
+    Column("rolls_back_run", Text),
+    Column("rolls_back_kind", Text),
+    Column("rolls_back_stands", Boolean),
     Column("planned_at", _TIME, nullable=False),
     Column("settled_at", _TIME),
     Column("erased_at", _TIME),

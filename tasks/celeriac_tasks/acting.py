@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.context import ToolContext
-from celeriac.ids import effect_key
+from celeriac.ids import effect_key, undo_key
 from celeriac.messages import results_message
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
@@ -22,7 +22,7 @@ from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
 from celeriac_storage.history import StoredResult
 from celeriac_storage.step_record import Event, Message, Next, SettledEffect, StepRecord
-from celeriac_tasks import approving
+from celeriac_tasks import approving, undoing
 from celeriac_tasks.calling import Outcome, Raised, Returned, call_here, call_in_time
 from celeriac_tasks.conversation import call_result
 from celeriac_tasks.loaded_agent import LoadedAgent
@@ -186,7 +186,14 @@ class Acting:
         tell the model."""
         (effect,) = self._batch.effects
         again = self.again(effect, raised) if raised.is_retried else None
-        return again or self.done([self.settled(effect, raised)])
+        return again or self.told(effect, self.settled(effect, raised))
+
+    def told(self, effect: Effect, settled: SettledEffect) -> Transition:
+        """The call is over: the model is told; or, of an undo that failed, a person is."""
+        if effect.undoes is None or settled.state is not EffectState.FAILED:
+            return self.done([settled])
+        error, still = undoing.failed(self._claim, effect, settled)
+        return self.attention(error, [still])
 
     def again(self, effect: Effect, raised: Raised) -> Transition | None:
         """Try this call again later, as its tool's policy says; None after the last attempt."""
@@ -214,7 +221,12 @@ class Acting:
     def context(
         self, effect: Effect, tool: Tool[..., Any], connection: Connection | None = None
     ) -> ToolContext:
-        claim = self._claim
+        claim, undoes = self._claim, effect.undoes
+        key = effect_key(claim.tenant_id, claim.run_id, effect.call_id)
+        undoes_key: str | None = None
+        if undoes is not None:
+            undoes_key = effect_key(claim.tenant_id, undoes.run_id, undoes.call_id)
+            key = undo_key(undoes_key)
         return ToolContext(
             tool=tool.name,
             run_id=claim.run_id,
@@ -223,8 +235,10 @@ class Acting:
             tenant_id=claim.tenant_id,
             step=claim.step,
             call_id=effect.call_id,
-            idempotency_key=effect_key(claim.tenant_id, claim.run_id, effect.call_id),
+            idempotency_key=key,
             attempt=effect.attempt + 1,
+            undoes_key=undoes_key,
+            _undone_result=None if undoes is None else undoes.result,
             _connection=connection,
             _report=lambda text: self._note_progress(effect, text),
         )

@@ -90,7 +90,7 @@ class ExternalCall:
             return again
         if outcome.is_definite:
             settled = self._acting.settled(begun, outcome)
-            return self._acting.done([replace(settled, is_attempt=True)])
+            return self._acting.told(begun, replace(settled, is_attempt=True))
         return self._lost(begun, outcome)
 
     def _call(self, context: ToolContext, begun_at: float) -> Outcome:
@@ -168,7 +168,7 @@ class ExternalCall:
                     is_attempt=True,
                     evidence={"recovered": why},
                 )
-                return self._acting.done([settled])
+                return self._acting.told(effect, settled)
             case SendAgain(reason):
                 not_done = SettledEffect(
                     effect.call_id,

@@ -22,13 +22,13 @@ from celeriac.ids import ClaimToken, RunId
 from celeriac.limits import Limits, Use
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
-from celeriac_storage import claims, dispatch, effects
+from celeriac_storage import claims, dispatch, effects, rollbacks
 from celeriac_storage.claims import Claim, RequestsChanged
 from celeriac_storage.consuming import ApprovalLost
 from celeriac_storage.effects import Effect
 from celeriac_storage.step_record import Committed, Next, StepRecord
 from celeriac_storage.steps import commit
-from celeriac_tasks import approving, requesting
+from celeriac_tasks import approving, requesting, undoing
 from celeriac_tasks.acting import Acting, Batch, next_batch
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE
 from celeriac_tasks.conversation import Conversation, pending_calls
@@ -94,6 +94,8 @@ def _claim(
 def _go_on(worker: WorkerProcess, claim: Claim) -> None:
     """Take this step, and those after it for as long as the task keeps the claim."""
     loaded = worker.agents[claim.agent]
+    if claim.is_rollback:
+        loaded = loaded.for_rollback()
     conversation = worker.conversations.take(claim)
     taken = 0
     try:
@@ -193,6 +195,8 @@ class _Step:
             return self._act(pending)
         if (ended := self._ended_before_it_begins()) is not None:
             return self._commit(Transition(ended))
+        if self._claim.is_rollback:
+            return self._commit(undoing.think(self._worker.database, self._loaded, self._claim))
         if self._claim.said:
             # A step of its own, so that the model is only ever asked about what is committed.
             following = Next.queued(Phase.WAITING_MODEL)
@@ -207,10 +211,11 @@ class _Step:
         if claim.phase is Phase.WAITING_TOOL:
             pending = conversation.pending(claim)
             if pending is None:
+                load = rollbacks.load if claim.is_rollback else effects.load
                 with self._worker.active, self._worker.database.connect() as connection:
-                    pending = effects.load(connection, claim.run_id, pending_calls(claim))
+                    pending = load(connection, claim.run_id, pending_calls(claim))
             return pending
-        if not conversation.has_all(claim):
+        if not conversation.has_all(claim) and not claim.is_rollback:
             with self._worker.active, self._worker.database.connect() as connection:
                 conversation.catch_up(connection, claim)
         return ()
@@ -237,6 +242,8 @@ class _Step:
             return self._commit(Transition(ended))
         if not is_lost and (ended := approving.ended_by_rejection(pending)) is not None:
             return self._commit(Transition(ended))
+        if undoing.is_by_hand(batch.effects[0]):
+            return self._ask_to_undo(batch.effects[0])
         if (missing := acting.missing_tool()) is not None:
             return self._commit(missing)
         first = batch.effects[0]
@@ -267,6 +274,16 @@ class _Step:
         ):
             committed = self._commit_in(connection, record)
         reach("step.after_commit", claim.step)
+        return committed, Transition(record)
+
+    def _ask_to_undo(self, effect: Effect) -> tuple[Committed, Transition]:
+        """Have a person undo a call by hand, and wait for what they say."""
+        with (
+            self._worker.active,
+            undoing.asked(self._worker.database, self._claim, effect) as (connection, record),
+        ):
+            committed = self._commit_in(connection, record)
+        reach("step.after_commit", self._claim.step)
         return committed, Transition(record)
 
     def _execute(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from celeriac import Approval, Rule, When
+from celeriac import Approval, Compensate, Rule, When
 from celeriac.errors import (
     DecisionRefused,
     InvalidArguments,
@@ -71,7 +71,7 @@ def test_a_proposal_alone_says_all_that_a_reviewer_needs(desks: MakeDesk) -> Non
             blast_radius="{amount} leave our account for order {order_id}",
             data_lineage=["the order's own row"],
         ),
-        rollback="compensate",
+        rollback=Compensate(lambda ctx, order_id: None),  # noqa: ARG005 - never called
     )
 
     run_id, (proposal,) = desk.propose()

@@ -475,11 +475,14 @@ def test_each_kind_of_damage_is_seen_as_exactly_that(lively: Hand, damage_done: 
 
 
 def test_no_check_is_without_a_damage_that_it_sees() -> None:
-    # Proposals and decisions are damaged in test_approvals_audit.py.
+    # Damaged in test_approvals_audit.py and test_rollback.py.
     elsewhere = {
         audit_checks.decisions.DECISIONS,
         audit_checks.decisions.PROPOSALS,
         audit_checks.hashes.APPROVAL_HASHES,
+        audit_checks.rollbacks.UNDONE_ONCE,
+        audit_checks.rollbacks.UNDOS,
+        audit_checks.rollbacks.ONE_ROLLBACK,
     }
 
     assert {done.check for done in DAMAGES} == set(CHECKS) - elsewhere

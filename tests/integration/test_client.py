@@ -345,7 +345,7 @@ def test_a_run_is_shown_with_exactly_the_fields_of_the_contract(client: Client, 
     assert list(shown) == [
         "run_id", "thread_id", "user_id", "agent", "status", "phase", "outcome", "step", "epoch",
         "worker_id", "deaths", "input", "result", "error", "created_at", "finished_at", "steps",
-        "effects", "approvals",
+        "effects", "approvals", "kind", "rolls_back", "rollbacks",
     ]  # fmt: skip
     (step,) = cast(list[dict[str, Any]], shown["steps"])
     assert list(step) == ["step", "kind", "worker_id", "started_at", "committed_at"]
@@ -357,6 +357,8 @@ def test_a_run_is_shown_with_exactly_the_fields_of_the_contract(client: Client, 
             "state": "unknown",
             "attempt": 1,
             "key": f"default:{run_id}:{call}",
+            "rolls_back": None,
+            "rolled_back_by": None,
         }
     ]
     assert shown["approvals"] == []

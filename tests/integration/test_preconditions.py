@@ -20,7 +20,6 @@ from celeriac.states import RunStatus
 from celeriac.tools import EffectName, Tool
 from celeriac_storage import waking
 from celeriac_storage.database import Database
-from celeriac_tasks import preconditions
 from celeriac_tasks.step import take_step
 from tests.review_desk import Desk, Ledger
 from tests.worker_in_process import FIRST_CALL
@@ -227,7 +226,6 @@ def test_without_the_check_the_same_spends_take_what_is_not_there(
     desk.go_on(started(desk))
 
     assert balance(bank) < 0
-    assert preconditions.obstacle is not None
 
 
 def test_a_call_that_is_sent_again_is_checked_again(bank: Database, desks: MakeDesk) -> None:

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celeriac import Approval, Rule, When, tool
-from celeriac.approval import Requirement, Rollback, rendered
+from celeriac.approval import Requirement, rendered
 from celeriac.codec import dumps, loads
 from celeriac.conditions import exact_number
 from celeriac.errors import InvalidAgent, InvalidInput
 from celeriac.ids import UserId
 from celeriac.principal import Principal, permissions_from_json, permissions_to_json
+from celeriac.rollback import Rollback
 
 OUT_OF_BAND = Rollback.OUT_OF_BAND
 

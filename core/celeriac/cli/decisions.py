@@ -65,7 +65,7 @@ def resolve(
         typer.Option(metavar="JSON", help="It took effect, and this is the result to tell."),
     ] = None,
     not_done: Annotated[
-        bool, typer.Option("--not-done", help="It changed nothing, and never will: make it again.")
+        bool, typer.Option("--not-done", help="It changed nothing, and never will.")
     ] = False,
     by: By = None,
     as_json: AsJson = False,

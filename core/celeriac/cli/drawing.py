@@ -7,7 +7,7 @@ from celeriac.cli.output import STYLES, brief, cell, clock, table, time_of_day
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from celeriac.reports import Run
+    from celeriac.reports import Effect, Run
 
 LONGEST_VALUE_CHARACTERS = 2000
 
@@ -37,15 +37,23 @@ def draw_run(run: "Run", waiting: str | None) -> "RenderableType":
     if run.effects:
         parts.append(
             table(
-                ["call", "tool", "kind", "state", "attempt", "key"],
+                ["call", "tool", "kind", "state", "attempt", "key", "rolled back"],
                 [
                     (effect.call_id, effect.tool, effect.kind, effect.state, effect.attempt,
-                     effect.key)
+                     effect.key, _link(effect))
                     for effect in run.effects
                 ],
             )
         )  # fmt: skip
     return Group(*parts)
+
+
+def _link(effect: "Effect") -> str | None:
+    if effect.rolls_back is not None:
+        return f"{effect.rolls_back.call_id} of run {effect.rolls_back.run_id}"
+    if effect.rolled_back_by is not None:
+        return f"by {effect.rolled_back_by.call_id} of run {effect.rolled_back_by.run_id}"
+    return None
 
 
 def _facts(run: "Run", waiting: str | None) -> "RenderableType":
@@ -66,6 +74,10 @@ def _facts(run: "Run", waiting: str | None) -> "RenderableType":
         ("thread, user", f"{run.thread_id}, {run.user_id}"),
         ("status", status),
     ]
+    if run.rolls_back is not None:
+        rows.insert(1, ("rolls back", f"run {run.rolls_back}"))
+    if run.rollbacks:
+        rows.append(("rollbacks", ", ".join(run.rollbacks)))
     if waiting is not None:
         rows.append(("waits", waiting))
     rows.append(("steps", f"{run.step} committed, {run.epoch} claims, {run.deaths} deaths"))

@@ -61,7 +61,7 @@ def run(
             on_busy=on_busy,
         )
         if wait:
-            ended = _watched(client, started.run_id, as_json=as_json)
+            ended = watched(client, started.run_id, as_json=as_json)
             print_run(client, ended, as_json=as_json)
             raise typer.Exit(0 if ended.status == "completed" else 1)
     if as_json:
@@ -93,7 +93,8 @@ def _agent(found: Environment, name: str) -> "Agent | str":
     return load_agents(modules).get(name, name)
 
 
-def _watched(client: "Client", run_id: str, *, as_json: bool) -> "Run":
+def watched(client: "Client", run_id: str, *, as_json: bool) -> "Run":
+    """The run when it has ended or needs a person, with its timeline shown on a terminal."""
     try:
         if as_json or not sys.stdout.isatty():
             return client.wait(run_id)

@@ -28,6 +28,11 @@ def _attention(run: "Run", wait: "Wait") -> str:
             f"for a person: look at the target of call {call}, then say `celeriac resolve "
             f"{run.run_id} {call} --committed JSON` or `--not-done`"
         )
+    if isinstance(run.error, dict) and run.error.get("kind") == "precondition_failed":
+        return (
+            f"for a person: `celeriac retry {run.run_id}` tells the model that the call was not "
+            f"made and lets it go on, `celeriac cancel {run.run_id}` ends the run"
+        )
     return f"for a person: mend what the error says, then say `celeriac retry {run.run_id}`"
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import Connection
 from sqlalchemy.exc import ProgrammingError
 
-from celeriac.client import people
+from celeriac.client import people, rolling_back
 from celeriac.client.watching import Watching
 from celeriac.errors import (
     BrokerUnavailable,
@@ -294,6 +294,27 @@ class Client:
         it needs none, or if the outcome of a call must be resolved first."""
         with self._ready().begin() as connection:
             return resolving.retry(connection, RunId(run_id), _user(by))
+
+    def rollback(self, run_id: str, from_step: int = 0, *, by: str | None = None) -> Started:
+        """Undo what the run did, from that step on: start a run that takes its calls back, the
+        latest first, each as its tool declares (`celeriac.rollback`).
+
+        The result of that run is `{"undone": [...], "compensated": [...], "not_undone": [...]}`,
+        each a list of `{"call_id", "tool"}`, the last with a `"why"`. It needs a person's attention
+        where only people can undo a call, and where an undo failed: `resolve` and `retry` let it go
+        on. What is undone already is left alone.
+
+        Raises `UnknownRun`; `InvalidInput` for a step that the run has not; `NotAllowed` if a call
+        needed a decision that `by` may not take; `Conflict` while the run goes on, while another
+        rollback of it does, while the outcome of a call is unknown, or if nothing is left to undo.
+        """
+        publisher = self._made_publisher()
+        wish, started, queue = rolling_back.start(
+            self._ready(), RunId(run_id), from_step, _user(by), is_published=publisher is not None
+        )
+        if publisher is not None and started.status is RunStatus.QUEUED:
+            self._publish(publisher, wish.rollback_id, queue)
+        return Started(wish.rollback_id, wish.thread_id, started.status, started.phase)
 
     def approvals(
         self,

@@ -5,7 +5,7 @@ here it is checked all the same, because a restored dump, a disabled trigger or 
 asks nobody.
 """
 
-from celeriac_storage.audit_checks import decisions, effects, hashes, history, runs
+from celeriac_storage.audit_checks import decisions, effects, hashes, history, rollbacks, runs
 from celeriac_storage.audit_checks.check import Check
 
 CHECKS: tuple[Check, ...] = (
@@ -17,6 +17,9 @@ CHECKS: tuple[Check, ...] = (
     effects.EFFECT_OUTCOME,
     effects.ATTEMPTS,
     effects.LOCAL_CALLS,
+    rollbacks.UNDONE_ONCE,
+    rollbacks.UNDOS,
+    rollbacks.ONE_ROLLBACK,
     runs.RUN_OUTCOME,
     decisions.DECISIONS,
     decisions.PROPOSALS,

@@ -68,7 +68,8 @@ ATTEMPTS = Check(
                 WHEN 'in_flight' THEN outcomes[effect.attempt] IN ('started', 'committed', 'failed')
                 WHEN 'unknown' THEN outcomes[effect.attempt] IN ('unknown', 'committed', 'failed')
                 WHEN 'precondition_failed' THEN outcomes[effect.attempt] = 'not_done'
-                WHEN 'rolled_back' THEN outcomes[effect.attempt] = 'known_bad'
+                WHEN 'rolled_back' THEN outcomes[effect.attempt]
+                    IN ('committed', 'known_bad')
                 ELSE outcomes[effect.attempt] = state
             END
     END

@@ -1,0 +1,294 @@
+"""Runs that undo what another run did: asked for, planned, and told of at their end.
+
+A run that has ended never changes, so its rollback is a run of its own, without a model. Each call
+that took effect becomes one effect of it, which names the call. The database lets one rollback of a
+run go on at a time, and each call be undone once.
+
+Rows are locked in this order: the run to undo, who asks (shared), the thread of the new run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from celeriac.approval import Requirement
+from celeriac.codec import JsonValue
+from celeriac.errors import Conflict, InvalidInput, NotAllowed
+from celeriac.ids import CallId, RunId, TenantId, ThreadId, UserId
+from celeriac.limits import Limits
+from celeriac.rollback import Rollback
+from celeriac.states import EffectState, Phase, RunStatus
+from celeriac_storage import audit_trail, effects, principals, run_events, starting
+from celeriac_storage.effects import Effect, Undone
+from celeriac_storage.requests import unknown_run
+from celeriac_storage.starting import NewRun, Started
+
+_ENDLESS = Limits(steps=10**9, tool_calls=10**9, tokens=10**12, wall_seconds=1e12)
+"""Half of a rollback would be worse than a long one; it asks no model, and ends by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for: to undo the run from a step on, as a run of this id in this thread."""
+
+    run_id: RunId
+    from_step: int
+    by: UserId
+    rollback_id: RunId
+    thread_id: ThreadId
+    message: dict[str, JsonValue]  # what the rollback's log begins with, in stored form
+    is_published: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """A call that took effect, or may have, and that nothing has undone."""
+
+    call_id: CallId
+    tool: str
+    tool_version: str
+    state: EffectState
+    arguments: JsonValue
+    requirement: dict[str, JsonValue] | None  # the review it needed
+
+    @property
+    def is_settled(self) -> bool:
+        return self.state not in (EffectState.IN_FLIGHT, EffectState.UNKNOWN)
+
+
+def happened(connection: Connection, run_id: RunId, from_step: int) -> list[Happened]:
+    """The run's calls from that step of its model on which can be undone, the latest first."""
+    rows = connection.exec_driver_sql(
+        """
+        SELECT call_id, tool, tool_version, state, arguments, requirement
+        FROM celeriac.effects AS effect
+        WHERE run_id = %s AND step >= %s AND kind <> 'none'
+            AND state IN ('committed', 'known_bad', 'in_flight', 'unknown')
+            AND NOT EXISTS (
+                SELECT FROM celeriac.effects AS undo
+                WHERE (undo.rolls_back_run, undo.rolls_back) = (effect.run_id, effect.call_id)
+                    AND undo.rolls_back_stands
+            )
+        ORDER BY step DESC, call_index DESC
+        """,
+        (run_id, from_step),
+    )
+    return [Happened(row[0], row[1], row[2], EffectState(row[3]), row[4], row[5]) for row in rows]
+
+
+def request(connection: Connection, wish: Wish) -> tuple[Started, str]:
+    """Start the rollback; where it stands, and its queue. Needs a transaction, to be rolled back
+    after an error.
+
+    Raises `UnknownRun`; `InvalidInput` for a step that the run has not; `Conflict` while the run
+    goes on, while another rollback of it does, while it is not known what came of one of the calls,
+    and if nothing is left to undo; `NotAllowed` if a call needed a decision that this person may
+    not take, which the caller records (`record_denial`).
+    """
+    run = _lock(connection, wish)
+    calls = happened(connection, wish.run_id, wish.from_step)
+    _check_settled(connection, wish, calls)
+    if not calls:
+        raise Conflict(
+            f"nothing is left to undo in run {wish.run_id} from step {wish.from_step} on: no call "
+            "there has taken effect, or what has is undone"
+        )
+    _check_allowed(connection, run.tenant_id, wish, calls)
+    started = starting.start(
+        connection,
+        NewRun(
+            run_id=wish.rollback_id,
+            agent=run.agent,
+            input={"run_id": wish.run_id, "from_step": wish.from_step},
+            user_message=wish.message,
+            limits=_ENDLESS.to_json(),
+            thread_id=wish.thread_id,
+            user_id=run.user_id,
+            tenant_id=run.tenant_id,
+            queue=run.queue,
+            rolls_back=wish.run_id,
+            is_published=wish.is_published,
+        ),
+    )
+    named: dict[str, JsonValue] = {
+        "run_id": wish.run_id,
+        "from_step": wish.from_step,
+        "by": wish.by,
+        "calls": [call.call_id for call in calls],
+    }
+    run_events.append(
+        connection, wish.rollback_id, [("rollback.requested", named)], is_request=False
+    )
+    audit_trail.note(
+        connection,
+        run.tenant_id,
+        wish.by,
+        "run.rollback",
+        wish.run_id,
+        run_id=wish.rollback_id,
+        from_step=wish.from_step,
+        calls=named["calls"],
+    )
+    return started, run.queue
+
+
+def record_denial(connection: Connection, wish: Wish, why: NotAllowed) -> None:
+    """Record that somebody asked for a rollback who may not, and that nothing came of it."""
+    tenant_id = connection.exec_driver_sql(
+        "SELECT tenant_id FROM celeriac.runs WHERE run_id = %s", (wish.run_id,)
+    ).scalar_one()
+    audit_trail.note(
+        connection,
+        TenantId(tenant_id),
+        wish.by,
+        "run.rollback",
+        wish.run_id,
+        run_id=wish.run_id,
+        is_allowed=False,
+        from_step=wish.from_step,
+        message=str(why),
+    )
+
+
+def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[Effect]:
+    """The undos of these ids in the order in which they are made, each with what it takes back."""
+    rows = connection.exec_driver_sql(
+        """
+        SELECT undo.call_id, original.run_id, original.call_id, undo.rolls_back_kind,
+            original.result, convert_from(content, 'UTF8')::jsonb
+        FROM celeriac.effects AS undo
+        JOIN celeriac.effects AS original
+            ON (original.run_id, original.call_id) = (undo.rolls_back_run, undo.rolls_back)
+        LEFT JOIN celeriac.artifacts ON hash = original.result_artifact
+        WHERE undo.run_id = %s AND undo.call_id = ANY (%s)
+        """,
+        (run_id, call_ids),
+    )
+    undone = {
+        call_id: Undone(of_run, of_call, Rollback(kind), result if content is None else content)
+        for call_id, of_run, of_call, kind, result, content in rows
+    }
+    loaded = effects.load(connection, run_id, call_ids)
+    return [replace(effect, undoes=undone[effect.call_id]) for effect in loaded]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of taking one call back."""
+
+    call_id: CallId  # that was to be undone
+    tool: str
+    kind: Rollback
+    state: EffectState  # of the undo
+    error: dict[str, JsonValue] | None
+
+
+def outcomes(connection: Connection, run_id: RunId) -> list[Outcome]:
+    """What came of the rollback's undos, in the order in which they were made."""
+    rows = connection.exec_driver_sql(
+        """
+        SELECT original.call_id, original.tool, undo.rolls_back_kind, undo.state, undo.error
+        FROM celeriac.effects AS undo
+        JOIN celeriac.effects AS original
+            ON (original.run_id, original.call_id) = (undo.rolls_back_run, undo.rolls_back)
+        WHERE undo.run_id = %s ORDER BY undo.call_index
+        """,
+        (run_id,),
+    )
+    return [Outcome(row[0], row[1], Rollback(row[2]), EffectState(row[3]), row[4]) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    tenant_id: TenantId
+    user_id: UserId
+    agent: str
+    queue: str
+
+
+def _lock(connection: Connection, wish: Wish) -> _Run:
+    run_id = wish.run_id
+    row: Any = connection.exec_driver_sql(
+        "SELECT tenant_id, user_id, agent, queue, kind, status, phase, step FROM celeriac.runs"
+        " WHERE run_id = %s FOR UPDATE",
+        (run_id,),
+    ).fetchone()
+    if row is None:
+        raise unknown_run(run_id)
+    if not 0 <= wish.from_step < max(1, row.step):
+        raise InvalidInput(
+            f"run {run_id} has no step {wish.from_step} to undo from: its steps are 0 to "
+            f"{max(0, row.step - 1)}"
+        )
+    if row.kind == "rollback":
+        raise Conflict(
+            f"run {run_id} is a rollback, and what it did is not undone: to have it done again, "
+            "start a new run"
+        )
+    status = RunStatus(row.status)
+    is_still = status is RunStatus.NEEDS_ATTENTION or (status, row.phase) == (
+        RunStatus.PAUSED,
+        Phase.WAITING_USER,
+    )
+    if not status.is_terminal and not is_still:
+        raise Conflict(
+            f"run {run_id} is {status} and may do more: say `celeriac cancel {run_id}` or "
+            f"`celeriac interrupt {run_id}` first"
+        )
+    other = connection.exec_driver_sql(
+        "SELECT run_id FROM celeriac.runs WHERE parent_run_id = %s AND kind = 'rollback'"
+        " AND status NOT IN ('completed', 'failed', 'cancelled')",
+        (run_id,),
+    ).scalar()
+    if other is not None:
+        raise Conflict(
+            f"run {run_id} is being rolled back by run {other}, and one rollback goes on at a "
+            f"time: `celeriac show {other}` tells how far it is"
+        )
+    return _Run(row.tenant_id, row.user_id, row.agent, row.queue)
+
+
+def _check_settled(connection: Connection, wish: Wish, calls: Sequence[Happened]) -> None:
+    """Raise `Conflict` if it is not known what came of a call, or of an earlier undo of one."""
+    unsettled = [(wish.run_id, call.call_id, call.tool) for call in calls if not call.is_settled]
+    rows = connection.exec_driver_sql(
+        """
+        SELECT undo.run_id, undo.call_id, undo.tool
+        FROM celeriac.effects AS undo JOIN celeriac.effects AS original
+            ON (original.run_id, original.call_id) = (undo.rolls_back_run, undo.rolls_back)
+        WHERE original.run_id = %s AND original.step >= %s AND undo.rolls_back_stands
+            AND undo.state <> 'committed'
+        ORDER BY undo.call_index
+        """,
+        (wish.run_id, wish.from_step),
+    )
+    unsettled += [(row[0], row[1], row[2]) for row in rows]
+    if unsettled:
+        run_id, call_id, tool = unsettled[0]
+        raise Conflict(
+            f"run {wish.run_id} cannot be rolled back before it is known what came of call "
+            f"{call_id} ({tool}) of run {run_id}: look at its target, then say `celeriac resolve "
+            f"{run_id} {call_id} --committed JSON` or `--not-done`"
+        )
+
+
+def _check_allowed(
+    connection: Connection, tenant_id: TenantId, wish: Wish, calls: Sequence[Happened]
+) -> None:
+    """Raise `NotAllowed` if a call needed a decision that this person may not take."""
+    reviewed = [(call, call.requirement) for call in calls if call.requirement is not None]
+    if not reviewed:
+        return
+    person = principals.lock(connection, tenant_id, [wish.by])[wish.by]
+    for call, stored in reviewed:
+        # Who owns the run may have it undone: nobody needs protection from that.
+        requirement = replace(Requirement.from_json(stored), allow_self=True)
+        tool = call.tool
+        objection = person.objection(requirement, tool, call.arguments, wish.by)
+        if objection is not None:
+            raise NotAllowed(
+                f"run {wish.run_id} cannot be rolled back by {wish.by}, since call {call.call_id} "
+                f"({tool}) needed a decision: {objection}. Nothing was changed"
+            )
