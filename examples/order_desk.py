@@ -21,7 +21,7 @@ from pydantic_ai.messages import ModelMessage, ToolReturnPart, UserPromptPart
 from sqlalchemy import Connection, Engine, Row, create_engine, make_url, text
 from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
-from celeriac import Agent, ToolContext, ToolError, tool
+from celeriac import Agent, InBand, ToolContext, ToolError, tool
 from celeriac.messages import opens_run
 from celeriac.scripted import ScriptedModel, Turn, call, say
 
@@ -53,7 +53,26 @@ def check_inventory(sku: Code) -> dict[str, Any]:
         raise ToolError(f"the inventory cannot be read; {hint} ({error.orig})") from error
 
 
-@tool(effect="transactional")
+def put_back(
+    ctx: ToolContext, order_id: Code, sku: Code, quantity: Quantity, result: dict[str, Any]
+) -> None:
+    """Undo `deduct_inventory`: what this call took is in stock again, and no longer in the log."""
+    if result["status"] != "DEDUCTED":
+        return  # it took nothing: another run had served the order, or the stock was short
+    order = {"order_id": order_id, "sku": sku, "quantity": quantity}
+    ctx.connection.execute(
+        text(
+            "DELETE FROM order_desk.side_effect_log WHERE step = 'deduct_inventory'"
+            " AND order_id = :order_id AND sku = :sku"
+        ),
+        order,
+    )
+    ctx.connection.execute(
+        text("UPDATE order_desk.stock SET quantity = quantity + :quantity WHERE sku = :sku"), order
+    )
+
+
+@tool(effect="transactional", rollback=InBand(put_back))
 def deduct_inventory(
     ctx: ToolContext, order_id: Code, sku: Code, quantity: Quantity
 ) -> dict[str, Any]:

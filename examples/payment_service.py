@@ -2,14 +2,17 @@
 
     python examples/payment_service.py --port 8026 --ledger payments.sqlite3
 
-The first line it prints is its address. It keeps three tables: `payments`, what customers have
+The first line it prints is its address. It keeps four tables: `payments`, what customers have
 paid; `requests`, a row for every time it was asked for a refund; `refunds`, a row for every time
-money went back. Amounts are integer cents.
+money went back; `cancellations`, a row for every refund that was cancelled after all. Amounts are
+integer cents.
 
 - `POST /payments` with `{"order_id": "ORDER-42", "cents": 10000}` records a payment, one per order.
 - `POST /refunds` with an `Idempotency-Key` and `{"order_id": "ORDER-42", "cents": 1850}` refunds
   once per key. The same key again gets the first answer, marked `"replayed": true`; the same key
   with another body is refused (422), and so is more than was paid and not yet refunded.
+- `POST /cancellations` with an `Idempotency-Key` and `{"refund_key": KEY}` cancels the refund made
+  under that key, once; `GET /cancellations?key=KEY` lists the cancellations made under a key.
 - `GET /refunds?key=KEY` lists the refunds made under a key, `GET /payments?order_id=ORDER-42` tells
   what was paid for an order and refunded of it.
 - `GET /ledger` returns the tables.
@@ -52,6 +55,11 @@ CREATE TABLE IF NOT EXISTS refunds (
     cents INTEGER NOT NULL CHECK (cents > 0),
     body TEXT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS cancellations (
+    refund INTEGER PRIMARY KEY REFERENCES refunds (number),
+    at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    idempotency_key TEXT NOT NULL UNIQUE
+);
 """
 
 
@@ -60,7 +68,7 @@ class PaymentFaults(Faults):
     """How this service misbehaves."""
 
     honours_keys: bool = True  # else every request is another refund
-    drops_response: bool = False  # refunds, and closes the connection without an answer
+    drops_response: bool = False  # does it, and closes the connection without an answer
     pretends: bool = False  # answers as ever, and refunds nothing
     applies_after_seconds: float = 0.0  # accepts at once (202), and refunds later
     answers_after_seconds: float = 0.0  # refunds at once, and answers later
@@ -71,7 +79,7 @@ class Payments(Ledger):
     """What was paid, asked and refunded."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, TABLES, ("payments", "requests", "refunds"))
+        super().__init__(path, TABLES, ("payments", "requests", "refunds", "cancellations"))
 
     def pay(self, order_id: str, cents: int) -> None:
         with self.transaction() as file:
@@ -118,10 +126,43 @@ class Payments(Ledger):
         with self.transaction() as file:
             return [_told(row) for row in self._refunds(file, key)]
 
+    def cancel(self, key: str, refund_key: str) -> dict[str, Any]:
+        """Cancel the refund made under `refund_key`, unless this key has done so before."""
+        with self.transaction() as file:
+            if before := self._cancellations(file, key):
+                return {**before[0], "replayed": True}
+            refunds = self._refunds(file, refund_key)
+            if not refunds:
+                raise RequestError(
+                    HTTPStatus.NOT_FOUND, f"no refund was made under the key {refund_key}"
+                )
+            try:
+                file.execute(
+                    "INSERT INTO cancellations (refund, idempotency_key) VALUES (?, ?)",
+                    (refunds[0]["number"], key),
+                )
+            except sqlite3.IntegrityError:
+                raise RequestError(
+                    HTTPStatus.UNPROCESSABLE_ENTITY,
+                    f"refund R-{refunds[0]['number']} is cancelled already",
+                ) from None
+            return {**self._cancellations(file, key)[0], "replayed": False}
+
+    def cancellations(self, key: str) -> list[dict[str, Any]]:
+        """The cancellations made under a key: one at most."""
+        with self.transaction() as file:
+            return self._cancellations(file, key)
+
+    def _cancellations(self, file: sqlite3.Connection, key: str) -> list[dict[str, Any]]:
+        query = "SELECT refund, at FROM cancellations WHERE idempotency_key = ?"
+        rows = file.execute(query, (key,)).fetchall()
+        return [{"refund_id": f"R-{row['refund']}", "cancelled_at": row["at"]} for row in rows]
+
     def _payment(self, file: sqlite3.Connection, order_id: str) -> sqlite3.Row:
         row = file.execute(
             "SELECT order_id, cents AS paid, (SELECT coalesce(sum(cents), 0) FROM refunds"
-            " WHERE refunds.order_id = payments.order_id) AS refunded"
+            " WHERE refunds.order_id = payments.order_id"
+            " AND number NOT IN (SELECT refund FROM cancellations)) AS refunded"
             " FROM payments WHERE order_id = ?",
             (order_id,),
         ).fetchone()
@@ -149,6 +190,8 @@ class PaymentHandler(Handler):
         match path, dict(query):
             case "/refunds", {"key": key}:
                 self.answer(HTTPStatus.OK, {"refunds": self._ledger.refunds(key)})
+            case "/cancellations", {"key": key}:
+                self.answer(HTTPStatus.OK, {"cancellations": self._ledger.cancellations(key)})
             case "/payments", {"order_id": order_id}:
                 self.answer(HTTPStatus.OK, self._ledger.payment(order_id))
             case _:
@@ -156,6 +199,9 @@ class PaymentHandler(Handler):
 
     def post(self, path: str, body: dict[str, Any]) -> None:
         self._refuse_if_down()
+        if path == "/cancellations":
+            self._cancel(body)
+            return
         order_id, cents = body.get("order_id"), body.get("cents")
         if not isinstance(order_id, str) or type(cents) is not int or cents <= 0:
             raise RequestError(
@@ -170,6 +216,16 @@ class PaymentHandler(Handler):
                 self._refund(order_id, cents)
             case _:
                 raise RequestError(HTTPStatus.NOT_FOUND, f"there is no {path}")
+
+    def _cancel(self, body: dict[str, Any]) -> None:
+        refund_key = body.get("refund_key")
+        if not isinstance(refund_key, str):
+            raise RequestError(
+                HTTPStatus.UNPROCESSABLE_ENTITY, f"send the refund_key of a refund, not {body}"
+            )
+        done = self._ledger.cancel(self.idempotency_key(), refund_key)
+        if not self._faults.drops_response:
+            self.answer(HTTPStatus.OK if done["replayed"] else HTTPStatus.CREATED, done)
 
     def _refund(self, order_id: str, cents: int) -> None:
         faults, key = self._faults, self.idempotency_key()

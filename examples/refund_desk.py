@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from pydantic_ai.messages import ModelMessage, ToolReturnPart, UserPromptPart
 from sqlalchemy import create_engine, make_url, text
 
-from celeriac import Agent, Approval, Rule, ToolContext, ToolError, When, tool
+from celeriac import Agent, Approval, Compensate, Rule, ToolContext, ToolError, When, tool
 from celeriac.messages import opens_run
 from celeriac.recovery import Done, NotDone, Retry, Unclear
 from celeriac.scripted import ScriptedModel, ToolCall, Turn, call, say
@@ -59,6 +59,22 @@ def find_refund(ctx: ToolContext) -> Done | NotDone | Unclear:
     return Unclear(f"there are {len(found)} refunds under the key {ctx.idempotency_key}")
 
 
+def cancel_refund(ctx: ToolContext) -> dict[str, Any]:
+    """Make up for a refund: the payment service cancels the one made under the call's own key."""
+    return _ask(
+        "POST",
+        "/cancellations",
+        json={"refund_key": ctx.undoes_key},
+        headers={"Idempotency-Key": ctx.idempotency_key},
+    )
+
+
+def find_cancellation(ctx: ToolContext) -> Done | NotDone:
+    """Whether the payment service has cancelled it, by the cancellation's own key."""
+    found = _ask("GET", "/cancellations", params={"key": ctx.idempotency_key})["cancellations"]
+    return Done(found[0]) if found else NotDone()
+
+
 @tool(effect="none", retry=Retry(on=(PaymentServiceAway,)))
 def find_order(order_id: Code) -> dict[str, Any]:
     """Tell what was paid for an order, and how much of it was refunded."""
@@ -82,7 +98,13 @@ def check_policy(order_id: Code, amount: Amount) -> dict[str, Any]:
     visibility_seconds=VISIBILITY_SECONDS,
     on_unknown="verify",
     retry=Retry(on=(PaymentServiceAway,)),
-    rollback="out_of_band",
+    rollback=Compensate(
+        cancel_refund,
+        verify=find_cancellation,
+        visibility_seconds=VISIBILITY_SECONDS,
+        on_unknown="verify",
+        retry=Retry(on=(PaymentServiceAway,)),
+    ),
     approval=Approval(
         roles=["refunds"],
         rules=[Rule(When("amount", ">", "1000"), quorum=2)],
@@ -104,9 +126,18 @@ def issue_refund(ctx: ToolContext, order_id: Code, amount: Amount) -> dict[str, 
     return _refunded({**refund, "order_id": order_id, "cents": _cents(amount)})
 
 
-@tool(effect="transactional")
+def correct_letter(ctx: ToolContext, order_id: Code, letter: str) -> str:
+    """What was posted stays posted; a second letter says that it does not hold."""
+    return _post(ctx, order_id, f'Our letter "{letter}" does not hold. Please excuse us.')
+
+
+@tool(effect="transactional", rollback=Compensate(correct_letter))
 def tell_customer(ctx: ToolContext, order_id: Code, letter: str) -> str:
     """Put a letter to the customer of an order into the outgoing mail."""
+    return _post(ctx, order_id, letter)
+
+
+def _post(ctx: ToolContext, order_id: str, letter: str) -> str:
     ctx.connection.execute(
         text("INSERT INTO refund_desk.letters (order_id, body) VALUES (:order_id, :body)"),
         {"order_id": order_id, "body": letter},

@@ -6,6 +6,7 @@ import runpy
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from celeriac.ids import (
 from celeriac.messages import CallResult, results_message, user_message
 from celeriac.scripted import ScriptedModel, Turn, call
 from celeriac.states import EffectKind
+from celeriac.undo_tool import undo_tool
 from celeriac_storage.database import Database
 from examples import order_desk as desk
 from tests.notifications import NotificationService, notification_service
@@ -86,6 +88,16 @@ def deduct(
             event.listen(connection, "before_cursor_execute", before_statement)
         ctx = context("deduct_inventory", connection)
         return desk.deduct_inventory(ctx, **{**ORDER, **changed})
+
+
+def undo(database: Database, result: dict[str, Any]) -> None:
+    """Take back the call that returned `result`, as a rollback does."""
+    with database.begin() as connection:
+        taken_back = undo_tool(desk.deduct_inventory)
+        assert taken_back is not None
+        ctx = replace(context(taken_back.name, connection), undoes_key="key", _undone_result=result)
+        arguments = desk.deduct_inventory.validate(ORDER)
+        taken_back.function(**taken_back.call_arguments(arguments, ctx))
 
 
 def notify(run_id: RunId | None = None, **changed: Any) -> dict[str, Any]:
@@ -158,6 +170,18 @@ def test_fifty_deductions_for_one_order_at_once_take_one_from_the_stock(shop: Da
     assert replays == [{**DEDUCTED, "status": "ALREADY_DONE", "replayed": True}] * 49
     assert in_stock(shop) == 9
     assert log(shop) == [("O-1001", 1, DEDUCTED)]
+
+
+def test_an_undo_puts_back_what_its_own_call_took_and_nothing_else(shop: Database) -> None:
+    first, again = deduct(shop), deduct(shop)
+    assert again["status"] == "ALREADY_DONE"
+
+    undo(shop, again)
+    assert in_stock(shop) == 9
+    undo(shop, first)
+
+    assert in_stock(shop) == 10
+    assert deduct(shop)["status"] == "DEDUCTED", "the order can be served anew"
 
 
 # features: 002-18

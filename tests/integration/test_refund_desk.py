@@ -10,9 +10,10 @@ import pytest
 
 from celeriac import Client
 from celeriac.codec import JsonValue
-from celeriac.errors import CeleriacError, InvalidArguments, InvalidInput
+from celeriac.errors import CeleriacError, InvalidArguments, InvalidInput, NotAllowed
 from celeriac.ids import RunId
 from celeriac.reports import Approval, Run
+from celeriac_storage import waking
 from celeriac_storage.audit import audit
 from celeriac_storage.database import Database
 from celeriac_tasks.step import take_step
@@ -75,6 +76,19 @@ class RefundDesk:
                 return self.client.get(run_id)
             self.worker.step(run_id)
         raise AssertionError(f"the run is still queued: {self.worker.row(run_id)}")
+
+    def wake(self) -> None:
+        """The timers' time, and the payment service's, has come."""
+        with self.database.begin() as connection:
+            connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
+            connection.exec_driver_sql(
+                "UPDATE celeriac.effect_attempts SET at = at - interval '1 hour'"
+            )
+            connection.exec_driver_sql(
+                "UPDATE celeriac.runs SET wake_at = now() WHERE phase = 'waiting_timer'"
+            )
+        with self.database.connect() as connection:
+            waking.take_due_timers(connection)
 
     @property
     def refunded_cents(self) -> list[int]:
@@ -229,6 +243,43 @@ def test_a_service_that_is_not_there_was_certainly_not_asked(
     assert refunds.worker.effect(run_id, proposal.call_id).state == "not_done"
 
 
+# features: 004-39
+@pytest.mark.parametrize("loses_answer", [False, True])
+def test_a_refund_is_made_up_for_once_and_stays_on_record(
+    refunds: RefundDesk, loses_answer: bool
+) -> None:
+    run_id, proposal = refunds.propose()
+    refunds.client.approve(proposal.approval_id, by="alice")
+    before = refunds.go_on(run_id)
+    with pytest.raises(NotAllowed):
+        refunds.client.rollback(run_id, by="mallory")
+    refunds.service.misbehave(drops_response=loses_answer)
+
+    rollback = refunds.client.rollback(run_id, by="alice").run_id
+    refunds.go_on(RunId(rollback))
+    if loses_answer:
+        refunds.service.misbehave()
+        refunds.wake()
+    undone = refunds.go_on(RunId(rollback))
+
+    assert undone.status == "completed", undone
+    assert undone.result == {
+        "undone": [],
+        "compensated": [
+            {"call_id": "4.0", "tool": "tell_customer"},
+            {"call_id": "2.0", "tool": "issue_refund"},
+        ],
+        "not_undone": [],
+    }
+    key = f"{proposal.idempotency_key}:undo"
+    assert [row["idempotency_key"] for row in refunds.service.rows("cancellations")] == [key]
+    assert refunds.refunded_cents == [1850], "on record, and cancelled"
+    assert "does not hold" in refunds.letters[-1]
+    assert [each.state for each in refunds.client.get(run_id).effects] == [
+        each.state for each in before.effects
+    ]
+
+
 # The service ------------------------------------------------------------------------------------
 
 
@@ -265,3 +316,20 @@ def test_the_service_takes_whole_positive_cents_only(service: PaymentService) ->
 def test_the_service_knows_its_faults(service: PaymentService) -> None:
     for fault in ({"nope": True}, {"pretends": 1}, {"applies_after_seconds": "1"}):
         assert httpx2.post(f"{service.address}/fault", json=fault).status_code == 400
+
+
+def test_the_service_cancels_a_refund_once(service: PaymentService) -> None:
+    order_id = service.paid_order()
+    ask(service, "a", order_id, 6000)
+
+    def cancel(key: str, refund_key: str) -> int:
+        return httpx2.post(
+            f"{service.address}/cancellations",
+            json={"refund_key": refund_key},
+            headers={"Idempotency-Key": key},
+        ).status_code
+
+    assert [cancel("u", "a"), cancel("u", "a"), cancel("v", "a"), cancel("w", "nosuch")] == [
+        201, 200, 422, 404,
+    ]  # fmt: skip
+    assert ask(service, "b", order_id, 10_000).status_code == 201, "the money is there again"
