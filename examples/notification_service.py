@@ -85,7 +85,7 @@ class NotificationHandler(Handler):
     def post(self, path: str, body: dict[str, Any]) -> None:
         if path != "/notifications":
             raise RequestError(HTTPStatus.NOT_FOUND, f"there is no {path}")
-        ledger, faults = self.server.ledger, self.server.faults
+        ledger, faults = self.server.ledger, self.faults
         assert isinstance(ledger, Notifications)
         assert isinstance(faults, NotificationFaults)
         # Sorted, so that the same notification is the same text.

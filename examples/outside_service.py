@@ -92,6 +92,13 @@ class Handler(BaseHTTPRequestHandler):
         """Answer a POST with a JSON object. Raises `RequestError` likewise."""
         raise NotImplementedError
 
+    @property
+    def faults(self) -> Faults:
+        """How this request is misbehaved at: those of its key, if it has some of its own."""
+        query = parse_qs(urlsplit(self.path).query)
+        key = self.headers.get("Idempotency-Key") or query.get("key", [""])[-1]
+        return self.server.faults_by_key.get(key, self.server.faults)
+
     def answer(self, status: HTTPStatus, document: Mapping[str, Any]) -> None:
         body = json.dumps(document).encode()
         self.send_response(status)
@@ -123,12 +130,20 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         try:
             if self.path == "/fault":
-                self.server.faults = read_faults(type(self.server.faults), self._body())
-                self.answer(HTTPStatus.OK, vars(self.server.faults))
+                self._misbehave(self._body())
             else:
                 self.post(self.path, self._body())
         except RequestError as refused:
             self.answer(refused.status, {"error": str(refused)})
+
+    def _misbehave(self, body: dict[str, Any]) -> None:
+        key = body.pop("key", None)
+        faults = read_faults(type(self.server.faults), body)
+        if key is None:
+            self.server.faults = faults
+        else:
+            self.server.faults_by_key[str(key)] = faults
+        self.answer(HTTPStatus.OK, vars(faults))
 
     def _body(self) -> dict[str, Any]:
         length = int(self.headers.get("Content-Length", 0))
@@ -161,6 +176,7 @@ class Service(ThreadingHTTPServer):
         super().__init__((host, port), handler)
         self.ledger = ledger
         self.faults = faults
+        self.faults_by_key: dict[str, Faults] = {}
 
     @property
     def address(self) -> str:

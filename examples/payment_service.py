@@ -16,7 +16,8 @@ integer cents.
 - `GET /refunds?key=KEY` lists the refunds made under a key, `GET /payments?order_id=ORDER-42` tells
   what was paid for an order and refunded of it.
 - `GET /ledger` returns the tables.
-- `POST /fault` takes any of the fields of `PaymentFaults`, and the rest is as it should be.
+- `POST /fault` takes any of the fields of `PaymentFaults`, and the rest is as it should be; with a
+  `key` besides, only requests and look-ups with that key are treated so.
 """
 
 import json
@@ -258,8 +259,8 @@ class PaymentHandler(Handler):
 
     @property
     def _faults(self) -> PaymentFaults:
-        assert isinstance(self.server.faults, PaymentFaults)
-        return self.server.faults
+        assert isinstance(self.faults, PaymentFaults)
+        return self.faults
 
 
 if __name__ == "__main__":

@@ -18,10 +18,12 @@ class OutsideService:
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self.client = httpx2.Client(base_url=address)
 
     def misbehave(self, **faults: object) -> None:
-        """From now on have exactly these faults; none: do as it should."""
-        httpx2.post(f"{self.address}/fault", json=faults).raise_for_status()
+        """From now on have exactly these faults; none: do as it should. With `key=` only requests
+        with that key meet them."""
+        self.client.post("/fault", json=faults).raise_for_status()
 
     @property
     def requests(self) -> list[tuple[str, dict[str, Any]]]:
@@ -34,7 +36,7 @@ class OutsideService:
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Each row as it is, oldest first."""
-        ledger = httpx2.get(f"{self.address}/ledger").raise_for_status().json()
+        ledger = self.client.get("/ledger").raise_for_status().json()
         return list(ledger[table])
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-import httpx2
-
 from tests.outside_services import OutsideService, running
 
 PAID_CENTS = 100_00
@@ -27,7 +25,7 @@ class PaymentService(OutsideService):
         """An order that nobody has asked about before, with `PAID_CENTS` paid for it."""
         order_id = f"ORDER-{uuid4().hex[:12]}"
         payment = {"order_id": order_id, "cents": PAID_CENTS}
-        httpx2.post(f"{self.address}/payments", json=payment).raise_for_status()
+        self.client.post("/payments", json=payment).raise_for_status()
         return order_id
 
     def refunds(self, order_id: str) -> list[Refund]:

@@ -233,6 +233,10 @@ class Processes:
         name, _, step = point.partition("@")
         return (self._points / f"{name}@{step or -1}").exists()
 
+    def held(self, point: str) -> int:
+        """How often a thread came to the point (`NAME@STEP`) that is armed with `hold`."""
+        return len(list(self._points.glob(f"{point}.*")))
+
     def rearm(self) -> None:
         """Forget which test points have acted, for another case on the same processes' servers."""
         for reached in self._points.iterdir():

@@ -2,9 +2,10 @@
 
 Dead unless `CELERIAC_TEST_POINTS` arms them when the process starts; then a comma-separated list of
 `NAME=ACTION` or `NAME@STEP=ACTION`, with the actions `kill` (SIGKILL to the own process group),
-`stop` (SIGSTOP to the own process) and a number of seconds to sleep. Each armed entry acts once per
-machine: a file in `CELERIAC_TEST_POINTS_DIR` remembers it, so that the process that takes over is
-spared. `docs/step.md` lists the points.
+`stop` (SIGSTOP to the own process), `hold` (the thread never goes on, so that a test can kill the
+process with many steps at one place) and a number of seconds to sleep. Each armed entry but `hold`
+acts once per machine: a file in `CELERIAC_TEST_POINTS_DIR` remembers it, so that the process that
+takes over is spared. `docs/step.md` lists the points.
 """
 
 import os
@@ -12,6 +13,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from uuid import uuid4
 
 _ANY_STEP = -1
 
@@ -34,17 +36,25 @@ def reach(name: str, step: int = _ANY_STEP) -> None:
         return
     for key in ((name, step), (name, _ANY_STEP)):
         action = _armed.get(key)
-        if action is not None and _is_first(f"{name}@{key[1]}"):
+        place = f"{name}@{key[1]}"
+        if action == "hold":
+            (_folder() / f"{place}.{uuid4().hex}").touch()
+            threading.Event().wait()
+        if action is not None and _is_first(place):
             _act(action)
             return
 
 
 def _is_first(place: str) -> bool:
     try:
-        (Path(os.environ["CELERIAC_TEST_POINTS_DIR"]) / place).open("x").close()
+        (_folder() / place).open("x").close()
     except FileExistsError:
         return False
     return True
+
+
+def _folder() -> Path:
+    return Path(os.environ["CELERIAC_TEST_POINTS_DIR"])
 
 
 def _act(action: str) -> None:

@@ -32,7 +32,7 @@ def assert_counted_once(stack: Stack, runs: list[str], labels: list[str]) -> Non
     assert stack.violations() == []
 
 
-# features: 003-12, 003-22
+# features: 003-12, 003-22, 004-58
 @pytest.mark.parametrize("broker", ["redis", "amqp"])
 def test_all_runs_of_a_killed_worker_are_finished_by_another(stack: Stack) -> None:
     stack.start_scheduler()

@@ -72,7 +72,7 @@ def thaw_and_reuse(desk: OrderDesk, zombie: TestProcess, run_id: str, *, reports
     assert desk.verdicts().count("lease") == 1
 
 
-# features: 003-22, 003-23
+# features: 003-22, 003-23, 004-58
 @pytest.mark.parametrize(
     ("broker", "place"),
     [
