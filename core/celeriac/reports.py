@@ -21,8 +21,8 @@ class Started:
 
     run_id: RunId
     thread_id: ThreadId
-    status: RunStatus  # queued or paused
-    phase: Phase  # what it does next or waits for
+    status: RunStatus  # queued or paused; of a run that was told the input, any
+    phase: Phase | None  # what it does next or waits for; None if it has ended since it was told
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,23 @@ from celeriac_storage.threads import HOLDS_THREAD, wait_for_turn
 
 
 def say(
-    connection: Connection, run_id: RunId, message: dict[str, JsonValue], by: UserId
+    connection: Connection,
+    run_id: RunId,
+    message: dict[str, JsonValue],
+    by: UserId,
+    key: str | None = None,
 ) -> RunStatus:
     """Tell the run something, `message` in stored form; where it stands then. Needs a transaction.
 
     The model is told once, after the results of the calls that it has asked for. A run that waits
     for its user goes on, or waits for its thread's turn; any other pause lasts as long as before.
 
-    Raises `UnknownRun`, or `Conflict` if the run has ended or is being cancelled. A run that fails
-    or is cancelled later may end without having told its model.
+    With a `key`, saying the same again under it changes nothing, also after the run has ended; it
+    is one of all runs' keys (`key_of_word`, `key_of_start`).
+
+    Raises `UnknownRun`, or `Conflict` if the run has ended or is being cancelled, or if something
+    else was said under the key. A run that fails or is cancelled later may end without having told
+    its model.
     """
     row = connection.exec_driver_sql(
         """
@@ -38,6 +46,8 @@ def say(
         raise unknown_run(run_id)
     status, phase, is_cancel_requested, tenant_id, thread_id, is_rollback = row
     status = RunStatus(status)
+    if key is not None and said_under(connection, key, message) is not None:
+        return status
     if status.is_terminal:
         raise Conflict(
             f"run {run_id} is {status} and hears nothing any more; start another run in its thread "
@@ -47,10 +57,13 @@ def say(
         raise Conflict(f"run {run_id} is a rollback: there is no model in it that could be told")
     if is_cancel_requested:
         raise Conflict(f"run {run_id} is being cancelled and hears nothing any more")
-    connection.exec_driver_sql(
-        "INSERT INTO celeriac.inbox (run_id, author, body) VALUES (%s, %s, %s::jsonb)",
-        (run_id, by, dumps(message)),
+    added = connection.exec_driver_sql(
+        "INSERT INTO celeriac.inbox (run_id, author, body, key) VALUES (%s, %s, %s::jsonb, %s)"
+        " ON CONFLICT DO NOTHING",
+        (run_id, by, dumps(message), key),
     )
+    if added.rowcount == 0:  # only a start's: a word's belongs to the run that we have locked
+        raise Conflict("the same start has been told to a run of another thread meanwhile")
     connection.exec_driver_sql(
         # Not now(), which is when we began to wait for the run: what is said after an interrupt
         # must not look older than that.
@@ -66,6 +79,32 @@ def say(
     if wait_for_turn(connection, run_id, tenant_id, thread_id):
         return RunStatus.PAUSED
     return RunStatus.QUEUED
+
+
+def said_under(connection: Connection, key: str, message: dict[str, JsonValue]) -> RunId | None:
+    """The run that was told `message` under this key; None if nothing was said under it. Raises
+    `Conflict` if it was something else."""
+    row = connection.exec_driver_sql(
+        "SELECT run_id, body = %s::jsonb FROM celeriac.inbox WHERE key = %s", (dumps(message), key)
+    ).fetchone()
+    if row is None:
+        return None
+    if not row[1]:
+        raise Conflict(
+            f"run {row[0]} was told something else under the key {key.rpartition(':')[2]}; nothing "
+            "was said now. Say it under another key"
+        )
+    return RunId(row[0])
+
+
+def key_of_word(run_id: RunId, key: str) -> str:
+    """The key of something that is said to this run."""
+    return f"{run_id}:{key}"  # no id contains a colon
+
+
+def key_of_start(run_id: RunId) -> str:
+    """The key of the input that was to start this run, and is said to another one instead."""
+    return f":{run_id}"
 
 
 def listener_of_thread(

@@ -49,7 +49,7 @@ class NewRun:
 @dataclass(frozen=True, slots=True)
 class Started:
     status: RunStatus
-    phase: Phase
+    phase: Phase | None  # None: the run that was told has ended since
     said_to: RunId | None = None  # the run that was told the input; then no run was created
 
 
@@ -58,7 +58,8 @@ def start(connection: Connection, new: NewRun) -> Started:
 
     The run is `queued`, or `paused` because its thread is busy or no live worker has the agent.
     With `on_busy="say"` the input goes to the thread's active run, or to one that waits for its
-    user, if there is one, and no run is created; then the status and phase are that run's.
+    user, if there is one, and no run is created; then the status and phase are that run's. Starting
+    that again under the same run id says nothing more.
     Raises `RunExists` (the run there is left as it is), `WrongOwner` or `ThreadBusy`; the
     transaction must then be rolled back. A queued run is published by the caller, right after the
     commit, if `new` promises so; else a scheduler does, and `pg_notify` tells it at that moment.
@@ -155,6 +156,10 @@ def _say_instead(connection: Connection, new: NewRun, word: dict[str, JsonValue]
     The thread is locked already, so nobody starts another one meanwhile; nobody who has locked a
     run waits for a thread.
     """
+    key = inbox.key_of_start(new.run_id)
+    told = inbox.said_under(connection, key, word)
+    if told is not None:
+        return _told(connection, new, told)
     listener = inbox.listener_of_thread(connection, new.tenant_id, new.thread_id)
     if listener is None:
         return None
@@ -171,13 +176,23 @@ def _say_instead(connection: Connection, new: NewRun, word: dict[str, JsonValue]
     if is_there is not None:  # or who starts it again after an error would say its input to it
         raise _run_exists(new.run_id)
     try:
-        inbox.say(connection, run_id, word, new.user_id)
+        inbox.say(connection, run_id, word, new.user_id, key)
     except Conflict:  # it has ended since we looked
         return None
-    status, phase = connection.exec_driver_sql(
-        "SELECT status, phase FROM celeriac.runs WHERE run_id = %s", (run_id,)
+    return _told(connection, new, run_id)
+
+
+def _told(connection: Connection, new: NewRun, run_id: RunId) -> Started:
+    """Where the run stands that was told the input instead."""
+    status, phase, thread_id = connection.exec_driver_sql(
+        "SELECT status, phase, thread_id FROM celeriac.runs WHERE run_id = %s", (run_id,)
     ).one()
-    return Started(RunStatus(status), Phase(phase), run_id)
+    if thread_id != new.thread_id:
+        raise Conflict(
+            f"the input of run {new.run_id} was told to run {run_id} of thread {thread_id} before, "
+            f"and not to thread {new.thread_id}; nothing was said now. Choose another run id"
+        )
+    return Started(RunStatus(status), None if phase is None else Phase(phase), run_id)
 
 
 def _run_exists(run_id: RunId) -> RunExists:

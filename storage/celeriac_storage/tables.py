@@ -184,6 +184,7 @@ inbox = Table(
     Column("body", JSONB, nullable=False),
     Column("sent_at", _TIME, nullable=False),
     Column("drained_step", Integer),
+    Column("key", Text),
 )
 
 events = Table(

@@ -55,6 +55,13 @@ def test_an_interrupted_run_says_how_it_goes_on(talk: Talk, cli: Cli) -> None:
     assert [row[0] for row in authors] == ["alice"]
 
 
+def test_a_word_said_again_under_its_key_is_told_once(talk: Talk, cli: Cli) -> None:
+    for _ in range(2):
+        assert cli("say", talk.run_id, "quick", "--key", "k1").exit_code == 0
+
+    assert talk.row.words_waiting == 1
+
+
 def test_what_a_run_cannot_hear_is_said_on_standard_error(talk: Talk, cli: Cli) -> None:
     talk.client.cancel(talk.run_id)
 

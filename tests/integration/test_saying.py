@@ -3,6 +3,7 @@
 # features: 003-08
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -130,6 +131,53 @@ def test_an_unknown_run_and_an_empty_word_are_refused(talk: Talk) -> None:
         talk.client.say(talk.start(), "  ")
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_same_word_under_its_key_is_told_once(talk: Talk, ended: bool) -> None:
+    run_id = talk.start()
+    talk.client.say(run_id, "in blue", key="k1")
+    if ended:
+        assert talk.go_on() is RunStatus.COMPLETED
+    before = talk.worker.row(run_id)
+
+    assert talk.client.say(run_id, "in blue", key="k1") == before.status
+
+    assert talk.worker.row(run_id) == before
+    assert talk.go_on() is RunStatus.COMPLETED
+    assert talk.shown[0] == ["hello", "in blue"]
+
+
+def test_another_word_under_the_same_key_is_refused(talk: Talk) -> None:
+    run_id = talk.start()
+    talk.client.say(run_id, "in blue", key="k1")
+
+    with pytest.raises(Conflict, match="something else under the key k1"):
+        talk.client.say(run_id, "in red", key="k1")
+    talk.client.say(run_id, "in blue", key="k2")
+
+    assert talk.go_on() is RunStatus.COMPLETED
+    assert talk.shown[0] == ["hello", "in blue", "in blue"]
+
+
+def test_a_key_belongs_to_one_run(talk: Talk) -> None:
+    first, second = talk.start(), talk.start()
+
+    talk.client.say(first, "in blue", key="k1")
+    talk.client.say(second, "in red", key="k1")
+
+    assert [talk.worker.row(run).words_waiting for run in (first, second)] == [1, 1]
+
+
+def test_a_word_that_is_said_twenty_times_at_once_is_told_once(talk: Talk) -> None:
+    run_id = talk.start()
+
+    with ThreadPoolExecutor(20) as speakers:
+        said = [speakers.submit(talk.client.say, run_id, "in blue", key="k1") for _ in range(20)]
+    assert {each.result() for each in said} == {RunStatus.QUEUED}
+
+    assert talk.go_on() is RunStatus.COMPLETED
+    assert talk.shown[0] == ["hello", "in blue"]
+
+
 # `on_busy="say"` ----------------------------------------------------------------------------------
 
 
@@ -179,6 +227,50 @@ def test_a_start_that_is_repeated_under_its_id_does_not_speak_to_its_own_run(tal
         start_in_thread(talk, "hello", run_id="mine")
 
     assert talk.worker.row(talk.run_id).words_waiting == 0
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_start_that_was_said_instead_is_not_said_again_under_its_id(
+    talk: Talk, ended: bool
+) -> None:
+    talk.run_id = start_in_thread(talk, "hello")
+    start_in_thread(talk, "and a cup", run_id="mine")
+    if ended:  # the thread is idle now, and would take a new run
+        assert talk.go_on() is RunStatus.COMPLETED
+    before = talk.row
+
+    again = talk.client.start("talker", "and a cup", thread_id="t1", on_busy="say", run_id="mine")
+
+    assert (again.run_id, again.status, again.phase) == (talk.run_id, before.status, before.phase)
+    assert talk.row == before
+    assert talk.go_on() is RunStatus.COMPLETED
+    assert talk.shown[0] == ["hello", "and a cup"]
+    assert [run.run_id for run in talk.client.runs()] == [talk.run_id]
+
+
+def test_the_id_of_a_start_that_was_said_stands_for_that_input_and_thread(talk: Talk) -> None:
+    talk.run_id = start_in_thread(talk, "hello")
+    start_in_thread(talk, "and a cup", run_id="mine")
+
+    with pytest.raises(Conflict, match="something else under the key mine"):
+        start_in_thread(talk, "and a pot", run_id="mine")
+    with pytest.raises(Conflict, match="and not to thread t2"):
+        talk.client.start("talker", "and a cup", thread_id="t2", on_busy="say", run_id="mine")
+
+    assert talk.row.words_waiting == 1
+    assert len(talk.client.runs()) == 1
+
+
+def test_twenty_starts_under_one_id_at_once_are_said_once(talk: Talk) -> None:
+    talk.run_id = start_in_thread(talk, "hello")
+
+    with ThreadPoolExecutor(20) as callers:
+        started = [
+            callers.submit(start_in_thread, talk, "and a cup", run_id="mine") for _ in range(20)
+        ]
+    assert {each.result() for each in started} == {talk.run_id}
+
+    assert talk.row.words_waiting == 1
 
 
 def test_another_agents_run_is_not_told(talk: Talk) -> None:

@@ -16,12 +16,17 @@ def say(
     run_id: RunArgument,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model is told.")],
     by: By = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="An id of your own: said again under it, it is told once."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Tell a run something while it goes on. One that waits for its user goes on with it."""
     with environment(context).client() as client:
-        status = client.say(run_id, text, by=by)
-    _print(run_id, status, f"will hear it; it is {status}", as_json=as_json)
+        status = client.say(run_id, text, by=by, key=key)
+    heard = "was told it before" if status.is_terminal else "will hear it"
+    _print(run_id, status, f"{heard}; it is {status}", as_json=as_json)
 
 
 def interrupt(

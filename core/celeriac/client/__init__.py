@@ -127,7 +127,7 @@ class Client:
         with `on_busy="reject"` is refused. With "say" there is no new run: the input is told to the
         active one, or to one that waits for its user, and what is returned is that run's. A
         `run_id` of your own makes it safe to start the run again after an error: it never runs
-        twice. (What is said has no id: after an error look whether it was.)
+        twice, and what was said instead of it is not said again.
 
         With `connection`, a SQLAlchemy connection in a transaction (a Session's is
         `session.connection()`), the run is written in that transaction and exists only if you
@@ -226,19 +226,24 @@ class Client:
         with self._ready().begin() as connection:
             return requests.request_interrupt(connection, RunId(run_id), _user(by))
 
-    def say(self, run_id: str, text: str, *, by: str | None = None) -> RunStatus:
+    def say(
+        self, run_id: str, text: str, *, by: str | None = None, key: str | None = None
+    ) -> RunStatus:
         """Tell the run's model something, and return where the run stands now.
 
         The model is told once and in order, when it is asked next: after the results of the calls
         that it has asked for, and instead of the run's end if it has just given its last answer. A
-        run that waits for its user goes on. Raises `UnknownRun`, `InvalidInput`, or `Conflict` if
-        the run has ended.
+        run that waits for its user goes on. With a `key` of your own, such as a UUID, it is safe to
+        say it again after an error: it is told once. Raises `UnknownRun`, `InvalidInput`, or
+        `Conflict` if the run has ended, or was told something else under the key.
         """
         from celeriac_storage.admitting import word
 
         message = word(text)
+        if key is not None:
+            key = inbox.key_of_word(RunId(run_id), checked_id(key, "key"))
         with self._ready().begin() as connection:
-            return inbox.say(connection, RunId(run_id), message, _user(by))
+            return inbox.say(connection, RunId(run_id), message, _user(by), key)
 
     def requested_calls(
         self, run_id: str | None = None, *, limit: int = 100
