@@ -303,6 +303,18 @@ DAMAGES = [
         "6 rows, up to position 5; the run says 6, its checkpoint 4",
     ),
     Damage(
+        audit_checks.history.WORDS_WAITING,
+        "UPDATE celeriac.runs SET words_waiting = 1 WHERE run_id = 'queued'",
+        "the run says 1, the inbox holds 0",
+        "queued",
+    ),
+    Damage(
+        audit_checks.history.WORDS_WAITING,
+        "INSERT INTO celeriac.inbox (run_id, author, body) VALUES ('queued', 'alice', '{}')",
+        "the run says 0, the inbox holds 1",
+        "queued",
+    ),
+    Damage(
         audit_checks.history.TOLD_RESULTS,
         """
         UPDATE celeriac.messages SET body = '{"calls": ["9.9"]}',

@@ -25,6 +25,7 @@ CHECKS: tuple[Check, ...] = (
     decisions.PROPOSALS,
     history.CHECKPOINTS,
     history.MESSAGE_POSITIONS,
+    history.WORDS_WAITING,
     history.TOLD_RESULTS,
     hashes.CHECKPOINT_HASHES,
     hashes.MESSAGE_HASHES,

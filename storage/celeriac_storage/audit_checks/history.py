@@ -64,6 +64,19 @@ MESSAGE_POSITIONS = Check(
     """,
 )
 
+WORDS_WAITING = Check(
+    7,
+    "as many words wait for a run as its row says",
+    """
+    SELECT run_id, format('the run says %%s, the inbox holds %%s', words_waiting, found) AS detail
+    FROM celeriac.runs, LATERAL (
+        SELECT count(*) AS found FROM celeriac.inbox
+        WHERE inbox.run_id = runs.run_id AND drained_step IS NULL
+    ) AS waiting
+    WHERE words_waiting <> found
+    """,
+)
+
 TOLD_RESULTS = Check(
     7,
     "a message tells only of calls that exist and are settled",
