@@ -137,6 +137,7 @@ class _Call:
     attempt: int
     error: dict[str, JsonValue] | None
     undo: Rollback | None  # how it takes another call back, if it does
+    is_elsewhere: bool  # another process executes it
 
     @property
     def is_failed_undo(self) -> bool:
@@ -161,7 +162,8 @@ def _not_done(call: _Call, by: UserId) -> tuple[EffectState, dict[str, JsonValue
 
 def _lock_effect(connection: Connection, run_id: RunId, call_id: CallId) -> _Call:
     row = connection.exec_driver_sql(
-        "SELECT tool, state, attempt, error, rolls_back_kind FROM celeriac.effects"
+        "SELECT tool, state, attempt, error, rolls_back_kind, coalesce(flags ? 'elsewhere', false)"
+        " FROM celeriac.effects"
         " WHERE run_id = %s AND call_id = %s FOR NO KEY UPDATE",
         (run_id, call_id),
     ).fetchone()
@@ -171,8 +173,9 @@ def _lock_effect(connection: Connection, run_id: RunId, call_id: CallId) -> _Cal
             f"outcome unknown: {', '.join(unknown)}" if unknown else "no outcome is unknown there"
         )
         raise UnknownCall(f"run {run_id} has no call {call_id} ({hint})")
-    tool, state, attempt, error, undo = row
-    return _Call(tool, EffectState(state), attempt, error, None if undo is None else Rollback(undo))
+    tool, state, attempt, error, kind, is_elsewhere = row
+    undo = None if kind is None else Rollback(kind)
+    return _Call(tool, EffectState(state), attempt, error, undo, is_elsewhere)
 
 
 def _unknown_calls(connection: Connection, run_id: RunId) -> list[str]:
@@ -187,6 +190,11 @@ def _unknown_calls(connection: Connection, run_id: RunId) -> list[str]:
 def _not_unknown(run_id: RunId, call_id: CallId, call: _Call, status: RunStatus) -> str:
     state = call.state
     told = f"call {call_id} ({call.tool}) of run {run_id} is {state}"
+    if state is EffectState.IN_FLIGHT and call.is_elsewhere:
+        return (
+            f"{told}: another process executes it; say what came of it with `celeriac submit "
+            f"{run_id} {call_id} --result JSON` or `--error TEXT`"
+        )
     if state is EffectState.IN_FLIGHT and status is RunStatus.NEEDS_ATTENTION:
         # Three workers died in the step before one could record that the call was lost.
         return (

@@ -15,6 +15,7 @@ from celeriac.ids import effect_key
 from celeriac.states import RunStatus
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
+from celeriac_storage.resolving import TookEffect
 from celeriac_tasks import requesting
 from celeriac_tasks.requesting import is_requested
 from tests.talk import Calls, Talk
@@ -161,6 +162,13 @@ def test_a_cancelled_run_takes_no_result_and_says_that_it_does_not_know(talk: Ta
 
     assert talk.states == ["unknown", "unknown"]
     assert talk.client.requested_calls() == []
+
+
+def test_a_requested_call_is_submitted_and_not_resolved(talk: Talk) -> None:
+    with pytest.raises(Conflict, match=f"celeriac submit {talk.run_id} 0.0 --result JSON"):
+        talk.client.resolve(talk.run_id, "0.0", TookEffect(1))
+
+    assert talk.states == ["in_flight", "in_flight"]
 
 
 def test_an_unknown_run_is_refused(talk: Talk) -> None:
