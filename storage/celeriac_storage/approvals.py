@@ -154,6 +154,8 @@ def surface(
     if first is not None:
         data: dict[str, JsonValue] = {"approval_id": shown.approval_id, "to": to}
         run_events.append(connection, shown.run_id, [("approval.surfaced", data)], is_request=False)
+    if not not_yet_shown(connection, [shown], to):
+        return  # to the same person at the same time, from elsewhere
     audit_trail.note(
         connection,
         tenant_id,

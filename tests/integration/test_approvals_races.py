@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from celeriac import Approval, Client
 from celeriac.errors import CeleriacError, Conflict, DecisionRefused, InvalidArguments
-from celeriac.ids import ApprovalId
-from celeriac_storage import expiring
+from celeriac.ids import DEFAULT_TENANT, ApprovalId, UserId
+from celeriac_storage import approvals, expiring
 from celeriac_storage.database import Database
 from tests.review_desk import REFUND, Desk, Ledger, refund_tool, values
 
@@ -74,6 +74,23 @@ def test_of_fifty_who_decide_at_once_one_is_heeded(desk: Desk) -> None:
     assert row.status in ("completed", "cancelled")
     assert outcomes["done"] + outcomes["DecisionRefused"] + outcomes["Conflict"] == AT_ONCE
     assert desk.violations() == []
+
+
+def test_two_reads_of_one_person_at_once_are_recorded_once(desk: Desk) -> None:
+    run_id = desk.worker.start("desk")
+    desk.go_on(run_id)
+    alice = UserId("alice")
+    with desk.database.connect() as connection:
+        shown = approvals.of_run(connection, run_id)
+        # Both have looked before either has written.
+        first, second = (approvals.not_yet_shown(connection, shown, alice) for _ in range(2))
+
+    for (proposal,) in (first, second):
+        with desk.database.begin() as connection:
+            approvals.surface(connection, DEFAULT_TENANT, proposal, alice)
+
+    assert desk.trail(shown[0].approval_id) == [("alice", "approval.shown", "allowed")]
+    assert desk.events(run_id).count("approval.surfaced") == 1
 
 
 def test_twenty_approvals_at_once_execute_it_once(desk: Desk) -> None:
