@@ -72,9 +72,11 @@ def approve(
     """Approve a call exactly as it is proposed. On a terminal, without --hash, it asks first."""
     with environment(context).client() as client:
         proposal = client.approval(approval_id, by=by)
-        answers = _answers(proposal, answer, as_json=as_json)
-        if shown_hash is None and _asks(as_json=as_json):
+        asks = shown_hash is None and _asks(as_json=as_json)
+        if asks:
             console().print(_drawn(proposal))
+        answers = _answers(proposal, answer, as_json=as_json)
+        if asks:
             typer.confirm("Approve it?", abort=True)
         decided = client.approve(
             approval_id,
