@@ -20,7 +20,7 @@ from celeriac.ids import (
     UserId,
 )
 from celeriac.states import Phase, RunStatus
-from celeriac_storage import inbox, tables
+from celeriac_storage import audit_trail, inbox, tables
 from celeriac_storage.threads import HOLDS_THREAD
 from celeriac_storage.workers import IS_ALIVE
 
@@ -123,6 +123,23 @@ def start(connection: Connection, new: NewRun) -> Started:
     if paused_for is None:
         return Started(RunStatus.QUEUED, Phase.WAITING_MODEL)
     return Started(RunStatus.PAUSED, paused_for)
+
+
+def record_refusal(
+    connection: Connection, run_id: RunId, thread_id: ThreadId, by: UserId, why: WrongOwner
+) -> None:
+    """Record that a user was refused another one's thread for a run. Needs a transaction."""
+    audit_trail.note(
+        connection,
+        DEFAULT_TENANT,
+        by,
+        "run.start",
+        thread_id,
+        is_allowed=False,
+        run=run_id,  # there is none, so it is no `run_id`
+        error=type(why).__name__,
+        message=str(why),
+    )
 
 
 def _take_thread_position(connection: Connection, new: NewRun) -> int:

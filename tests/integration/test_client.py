@@ -168,10 +168,15 @@ def test_nobody_starts_a_run_in_another_users_thread(client: Client, hand: Hand)
     client.start(AGENT, "mine", thread_id="t1", user_id="alice")
 
     with pytest.raises(WrongOwner, match="belongs to another user than bob"):
-        client.start(AGENT, "mine as well", thread_id="t1", user_id="bob")
+        client.start(AGENT, "mine as well", thread_id="t1", user_id="bob", run_id="bobs")
 
     assert len(client.runs()) == 1
     assert _count(hand, "users") == 1
+    with hand.database.connect() as connection:
+        trail = connection.exec_driver_sql(
+            "SELECT actor, action, object, detail ->> 'run', outcome FROM celeriac.audit"
+        ).all()
+    assert [tuple(row) for row in trail] == [("bob", "run.start", "t1", "bobs", "denied")]
 
 
 def test_a_busy_thread_makes_a_run_wait_or_refuses_it(client: Client, hand: Hand) -> None:

@@ -23,6 +23,7 @@ from celeriac.errors import (
     InvalidInput,
     SchemaMismatch,
     UnknownCall,
+    WrongOwner,
 )
 from celeriac.ids import (
     DEFAULT_USER,
@@ -134,8 +135,9 @@ class Client:
         commit it. After an error here the transaction can still be used; nothing was written.
 
         The input is checked before anything is written. Raises `InvalidInput`, `UnknownAgent`,
-        `RunExists`, `WrongOwner` or `ThreadBusy`. A broker that is away is no error: the run is
-        accepted, and published by the scheduler.
+        `RunExists`, `WrongOwner` or `ThreadBusy`. That another user's thread was asked for is
+        recorded in `audit`, unless in your own transaction. A broker that is away is no error: the
+        run is accepted, and published by the scheduler.
         """
         # Here, because messages bring in pydantic-ai: a second that reading a run need not wait.
         from celeriac_storage.admitting import Wish
@@ -444,6 +446,12 @@ class Client:
             with self._ready().begin() as connection:
                 started, queue = _admit_and_start(connection, wish)
                 is_written = True
+        except WrongOwner as refused:
+            with self._ready().begin() as connection:
+                starting.record_refusal(
+                    connection, wish.run_id, wish.thread_id, wish.user_id, refused
+                )
+            raise
         except DatabaseUnavailable as lost:
             if not is_written:
                 raise  # what was not committed is gone
