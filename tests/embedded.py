@@ -8,7 +8,6 @@ they are, through `CELERIAC_TEST_EMBEDDED`. However that process ends, they end 
 import fcntl
 import os
 import secrets
-import shutil
 import tempfile
 import threading
 from contextlib import suppress
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from celeriac.errors import StackFailed
 from celeriac.stack.description import is_running
+from celeriac.stack.folder import remove
 from celeriac.stack.ports import LOOPBACK
 from celeriac.stack.servers import Servers
 
@@ -73,7 +73,7 @@ class EmbeddedServers:
         with self._starting:
             if self._servers is not None:
                 self._servers.stop()
-                shutil.rmtree(self._servers.folder.path)
+                remove(self._servers.folder.path)
         self._listener.close()
 
     def _answer(self) -> None:
@@ -102,8 +102,7 @@ def _start(give_up: threading.Event) -> Servers:
     with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # from looking for a folder until it is held
         data = next(FOLDER / str(n) for n in count() if not is_running(FOLDER / str(n)))
-        if data.is_dir():
-            shutil.rmtree(data)
+        remove(data)
         servers = Servers(data)
         servers.start(give_up)
         return servers

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.demo.machine import kill_everything
+from tests.machine import kill_everything
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

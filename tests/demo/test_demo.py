@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from tests.demo.conftest import Start
-from tests.demo.machine import assert_no_process_left, processes_in
+from tests.machine import assert_no_process_left, processes_of
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -95,7 +95,7 @@ def test_a_signal_in_the_middle_ends_everything_and_leaves_nothing(
 def test_no_process_outlives_a_demo_that_is_killed(start: Start, folder: Path) -> None:
     demo = start("--json")
     read_until(demo, "An order, undisturbed")
-    assert len(processes_in(folder)) > 5
+    assert len(processes_of(folder)) > 5
 
     demo.kill()
     demo.communicate()

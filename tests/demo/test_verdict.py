@@ -16,12 +16,13 @@ from sqlalchemy import Connection
 
 from celeriac.demo.play import Play
 from celeriac.demo.record import Record
-from celeriac.demo.stage import Stage, remove, set_up
+from celeriac.demo.stage import Stage, set_up
 from celeriac.demo.timeline import Timeline
 from celeriac.demo.verdict import LONGEST_FAILOVER_MS, judge
 from celeriac.reports import Event, Step
+from celeriac.stack.folder import remove
 from celeriac_storage.audit import audit
-from tests.demo.machine import kill_everything
+from tests.machine import kill_everything
 
 pytestmark = pytest.mark.timeout(400)  # the play belongs to whichever test comes first
 

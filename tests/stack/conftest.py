@@ -16,7 +16,7 @@ import pytest
 from celeriac.stack.servers import Servers
 from celeriac_storage.database import Database
 from celeriac_storage.schema import migrate
-from tests.stack.machine import kill_everything
+from tests.machine import kill_everything
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

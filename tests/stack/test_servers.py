@@ -24,7 +24,7 @@ from celeriac.stack.folder import remove
 from celeriac.stack.launching import launched
 from celeriac.stack.servers import Servers
 from celeriac.stack.service import State
-from tests.stack.machine import (
+from tests.machine import (
     assert_no_process_left,
     kill_everything,
     mounted,

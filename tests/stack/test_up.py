@@ -19,8 +19,8 @@ from celeriac.stack.description import Description, read_description
 from celeriac.states import RunStatus
 from celeriac_storage.audit import Violation, audit
 from celeriac_storage.database import Database
+from tests.machine import assert_no_process_left, kill_everything, processes_of
 from tests.servers import TestBroker
-from tests.stack.machine import assert_no_process_left, kill_everything, processes_of
 from tests.waiting import eventually
 
 AGENTS = str(Path(__file__).with_name("agents.py"))

@@ -118,6 +118,9 @@ def _perform(
 
 
 def _remove(data: Path) -> None:
-    from celeriac.demo.stage import remove
+    from celeriac.stack.folder import remove
 
-    remove(data)
+    try:
+        remove(data)
+    except OSError as error:
+        typer.echo(f"{data} cannot be removed: {error}", err=True)

@@ -1,6 +1,5 @@
 """What the demo plays on: a stack of its own in a fresh folder, and a shop in it."""
 
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -68,11 +67,3 @@ def set_up(
         client = ending.enter_context(Client(stack.database_url))
         order_desk.result()["prepare"](stack.database_url)
         yield Stage(stack, client, database, Shop(database), notifications, holds)
-
-
-def remove(data: Path) -> None:
-    """The folder, and the servers' data also where they lie outside it."""
-    servers = data / "servers"
-    if servers.is_symlink():
-        shutil.rmtree(servers.resolve(), ignore_errors=True)
-    shutil.rmtree(data, ignore_errors=True)
