@@ -221,6 +221,20 @@ def test_what_nobody_was_shown_cannot_be_decided(desks: MakeDesk) -> None:
     assert desk.effect(run_id).state == "proposed"
 
 
+def test_the_database_takes_no_decision_about_what_nobody_was_shown(desks: MakeDesk) -> None:
+    desk = desks()
+    desk.go_on(desk.worker.start("desk"))
+
+    for status in ("approved", "rejected"):
+        with pytest.raises(DBAPIError) as refused:
+            desk.damage(
+                f"UPDATE celeriac.approvals SET status = '{status}', decided_by = 'alice',"
+                " decided_at = clock_timestamp()"
+            )
+        assert sqlstate(refused.value) == "23514"
+        assert "approvals_surfaced" in str(refused.value)
+
+
 def test_another_process_completes_what_a_dead_one_proposed_a_day_later(desks: MakeDesk) -> None:
     desk = desks()
     run_id, (proposal,) = desk.propose()

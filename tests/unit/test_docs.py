@@ -13,6 +13,7 @@ from celeriac.states import (
     EFFECT_TRANSITIONS,
     RUN_TRANSITIONS,
     SETTLED_EFFECTS,
+    EffectKind,
     EffectState,
     RunStatus,
 )
@@ -86,6 +87,18 @@ def test_every_page_is_listed_in_the_readme() -> None:
     linked = set(LINK.findall(page("README.md")))
 
     assert [name for name in PAGES if name.startswith("docs/") and name not in linked] == []
+
+
+# features: 004-15
+def test_the_guarantees_page_promises_something_of_every_kind_of_tool() -> None:
+    promises = dict(
+        re.findall(r'^\| `"(\w+)"` \| ([^|]+) \|', page("docs/guarantees.md"), re.MULTILINE)
+    )
+
+    assert set(promises) == {kind.value for kind in EffectKind}
+    assert promises["none"] == "called at least once"
+    assert promises["transactional"] == "its writes happen exactly once"
+    assert "never made again before it is certain" in promises["external"]
 
 
 def test_the_settings_page_repeats_the_settings() -> None:
