@@ -53,21 +53,24 @@ INSERT = """
     INSERT INTO celeriac.approvals (approval_id, tenant_id, run_id, call_id, version, agent_hash,
         tool, tool_version, arguments, arguments_hash, intent, reason, data_lineage,
         permissions_touched, blast_radius, rollback_plan, idempotency_key, requirement, quorum,
-        policy_version, requested_by, expires_at)
+        policy_version, requested_by, status, expires_at)
     SELECT entry.approval_id, %(tenant_id)s::text, effect.run_id, effect.call_id, effect.version,
         entry.agent_hash, effect.tool, effect.tool_version, effect.arguments, effect.fingerprint,
         entry.intent, entry.requirement ->> 'reason', entry.data_lineage,
         entry.permissions_touched, entry.blast_radius, entry.rollback_plan,
         concat_ws(':', %(tenant_id)s::text, effect.run_id, effect.call_id), entry.requirement,
         (entry.requirement ->> 'quorum')::smallint, entry.policy_version, %(user_id)s::text,
-        clock_timestamp()
+        CASE WHEN %(is_terminal)s THEN 'cancelled' ELSE 'pending' END, clock_timestamp()
             + make_interval(secs => (entry.requirement ->> 'expires_seconds')::double precision)
     FROM {effects} AS effect JOIN jsonb_to_recordset(%(proposed)s::jsonb) AS entry (
         approval_id text, call_id text, requirement jsonb, intent text, data_lineage jsonb,
         permissions_touched jsonb, blast_radius text, rollback_plan jsonb, policy_version text,
         agent_hash text) USING (call_id)
 """
-"""Writes `proposed`, a list of `Proposal.to_row()`, for calls in `effects`; part of a commit."""
+"""Writes `proposed`, a list of `Proposal.to_row()`, for calls in `effects`; part of a commit.
+
+If the run ends with that commit, cancelled meanwhile, then so does the proposal.
+"""
 
 
 _SELECT = """

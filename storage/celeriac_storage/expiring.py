@@ -11,9 +11,12 @@ from celeriac_storage.deciding import wake
 def overdue(connection: Connection, limit: int = 100) -> list[ApprovalId]:
     """Pending proposals whose time is over, for `expire`: a transaction for each."""
     rows = connection.exec_driver_sql(
-        "SELECT approval_id FROM celeriac.approvals"
-        " WHERE status = 'pending' AND expires_at <= clock_timestamp()"
-        " ORDER BY expires_at LIMIT %s",
+        """
+        SELECT approval_id FROM celeriac.approvals AS approval JOIN celeriac.runs USING (run_id)
+        WHERE approval.status = 'pending' AND expires_at <= clock_timestamp()
+            AND runs.status NOT IN ('completed', 'failed', 'cancelled')  -- it could not be told
+        ORDER BY expires_at LIMIT %s
+        """,
         (limit,),
     )
     return [ApprovalId(row[0]) for row in rows]

@@ -17,9 +17,12 @@ from celeriac.errors import (
     NotAllowed,
     UnknownApproval,
 )
-from celeriac.ids import DEFAULT_USER, ApprovalId, UserId, call_id
+from celeriac.ids import DEFAULT_USER, ApprovalId, RunId, UserId, call_id
+from celeriac.reports import Approval as Proposal
+from celeriac_scheduler.expiry import expire_proposals
 from celeriac_storage import expiring, requests
 from celeriac_storage.database import Database, sqlstate
+from celeriac_tasks import approving
 from tests.review_desk import REFUND, Desk, Effect, Ledger, audit_tool, refund_tool, values
 
 MakeDesk = Callable[..., Desk]
@@ -741,6 +744,73 @@ def test_a_cancelled_run_takes_its_proposals_with_it(desks: MakeDesk) -> None:
         desk.client.approve(proposal.approval_id, by="bob")
     assert desk.ledger.entries == []
     assert desk.violations() == []
+
+
+def test_a_cancel_while_the_model_answers_leaves_nobody_asked(desks: MakeDesk) -> None:
+    # The answer is recorded, with what it proposes, as if the cancel had come right after it.
+    desk = desks(Approval(expires_seconds=3600))
+    run_id = desk.worker.start("desk")
+    desk.asked = _Hooked(lambda _: desk.client.cancel(run_id, by="alice"))
+
+    row = desk.go_on(run_id)
+
+    assert row.status == "cancelled"
+    assert _statuses(desk, run_id) == ["cancelled"]
+    assert desk.events(run_id)[-2:] == ["approval.requested", "run.cancelled"]
+    assert desk.violations() == []
+
+
+def test_a_cancel_while_it_is_proposed_again_leaves_nobody_asked(
+    desks: MakeDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = desks(Approval(roles=["refunds"]))
+    desk.client.set_principal("alice", roles=["refunds"])
+    run_id, (proposal,) = desk.propose()
+    desk.client.approve(proposal.approval_id, by="alice")
+    desk.client.set_principal("alice", roles=[])
+    propose_again = approving.proposed_again
+
+    def cancelled_meanwhile(*arguments: Any) -> Any:
+        desk.client.cancel(run_id, by="alice")
+        return propose_again(*arguments)
+
+    monkeypatch.setattr(approving, "proposed_again", cancelled_meanwhile)
+    row = desk.go_on(run_id)
+
+    assert row.status == "cancelled"
+    assert _statuses(desk, run_id) == ["revoked", "cancelled"]
+    assert desk.violations() == []
+
+
+def _statuses(desk: Desk, run_id: RunId) -> list[str]:
+    rows = desk.rows(
+        "SELECT status FROM celeriac.approvals WHERE run_id = %s ORDER BY version", run_id
+    )
+    return [row[0] for row in rows]
+
+
+def test_a_proposal_that_cannot_expire_keeps_no_other_from_it(desks: MakeDesk) -> None:
+    desk = desks(Approval(expires_seconds=3600))
+    ended, (left_behind,) = desk.propose()
+    with desk.database.begin() as connection:
+        requests.request_cancel(connection, ended, UserId("alice"))
+    desk.damage("UPDATE celeriac.approvals SET status = 'pending'")
+    damaged, (_,) = _propose_again(desk)
+    desk.damage(f"UPDATE celeriac.runs SET last_event_seq = 1 WHERE run_id = '{damaged}'")
+    waiting, (proposal,) = _propose_again(desk)
+    desk.let_time_pass(hours=2)
+
+    with pytest.raises(DBAPIError):
+        expire_proposals(desk.database)
+
+    assert desk.client.approval(proposal.approval_id).status == "expired"
+    assert desk.row(waiting).status == "queued"
+    assert desk.client.approval(left_behind.approval_id).status == "pending"
+
+
+def _propose_again(desk: Desk) -> tuple[RunId, list[Proposal]]:
+    desk.asked.clear()
+    return desk.propose()
 
 
 def test_a_run_cancelled_after_the_decision_executes_nothing(desks: MakeDesk) -> None:
