@@ -126,8 +126,7 @@ class Database:
         autocommit: half of a tool's writes must not slip out one by one.
         """
         with _translated(self.url), self._engine.connect() as connection:
-            driver = connection.connection.driver_connection
-            assert isinstance(driver, psycopg.Connection)
+            driver = driver_of(connection)
             driver.autocommit = False
             try:
                 yield connection
@@ -192,9 +191,14 @@ def fetch_row(
     For the statements of every step: SQLAlchemy's bookkeeping for a textual statement and its
     columns took a fifth of the CPU time of a step. Errors are psycopg's own.
     """
+    return driver_of(connection).execute(statement, parameters).fetchone()
+
+
+def driver_of(connection: Connection) -> psycopg.Connection[Any]:
+    """The driver's own connection."""
     driver = connection.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)
-    return driver.execute(statement, parameters).fetchone()
+    return driver
 
 
 def _clean(driver: psycopg.Connection[Any] | None, record: ConnectionPoolEntry) -> None:
@@ -223,18 +227,19 @@ def is_connection_loss(error: BaseException) -> bool:
     )
 
 
-def ends_transaction(error: BaseException) -> bool:
-    """Whether the whole transaction is lost with this error, so that nothing in it can go on."""
+def ends_transaction(error: BaseException, driver: psycopg.Connection[Any]) -> bool:
+    """Whether the whole transaction on `driver` is lost with this error, so that nothing in it can
+    go on.
+
+    Whether a connection was lost, the connection says: a block may talk to other servers, and their
+    errors look the same.
+    """
     state = sqlstate(error)
-    return (
-        is_connection_loss(error)
-        or state == IDLE_IN_TRANSACTION
-        or (
-            # 40: rolled back (lost race, deadlock). 25: no transaction, or a failed one. CE: ours.
-            # 57014, 55P03: out of time.
-            state is not None and state.startswith(("40", "25", "CE", "57014", "55P03"))
-        )
-    )
+    if is_connection_loss(error) or state == IDLE_IN_TRANSACTION:
+        return driver.closed
+    # 40: rolled back (lost race, deadlock). 25: no transaction, or a failed one. CE: ours.
+    # 57014, 55P03: out of time.
+    return state is not None and state.startswith(("40", "25", "CE", "57014", "55P03"))
 
 
 def sqlstate(error: BaseException) -> str | None:

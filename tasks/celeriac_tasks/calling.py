@@ -15,7 +15,7 @@ from celeriac.errors import InvalidArguments, ToolError
 from celeriac.secrets import redact
 from celeriac.states import EffectKind
 from celeriac.tools import Tool
-from celeriac_storage.database import ends_transaction
+from celeriac_storage.database import driver_of, ends_transaction
 
 MAX_ERROR_CHARACTERS = 2000
 
@@ -63,14 +63,14 @@ def call_in_time(tool: Tool[..., Any], context: ToolContext, arguments: JsonValu
 def call_here(tool: Tool[..., Any], context: ToolContext, arguments: JsonValue) -> Outcome:
     """Call the tool in this thread, which owns the step's transaction.
 
-    An error that took the whole transaction with it is raised as it is; one that a savepoint can
-    undo is the tool's own and told to the model.
+    An error that took the whole transaction with it is raised as it is; any other is the tool's own
+    and told to the model.
     """
-
+    driver = driver_of(context.connection)  # now: afterwards the tool may have closed it
     return _sorted(
         lambda: here(lambda: tool.function(**tool.call_arguments(arguments, context))),
         tool,
-        passes=ends_transaction,
+        passes=lambda error: ends_transaction(error, driver),
     )
 
 

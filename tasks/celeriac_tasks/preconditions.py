@@ -16,7 +16,7 @@ from celeriac.states import EffectState, Phase, RunStatus
 from celeriac.testpoints import reach
 from celeriac.tools import Tool
 from celeriac_storage.claims import Claim
-from celeriac_storage.database import ends_transaction
+from celeriac_storage.database import driver_of, ends_transaction
 from celeriac_storage.effects import Effect
 from celeriac_storage.step_record import Event, Next, SettledEffect
 from celeriac_tasks.acting import Acting
@@ -43,6 +43,7 @@ def obstacle(
     except InvalidArguments:
         return None  # the call itself is refused for them, before anything is executed
     context = acting.context(effect, tool, connection)
+    driver = None if connection is None else driver_of(connection)
     precondition = tool.precondition
 
     def ask() -> object:
@@ -54,7 +55,7 @@ def obstacle(
     except ToolError as error:
         return _not_held(acting, claim, effect, str(error))
     except Exception as error:  # it may raise anything, and none of it says yes
-        if connection is not None and ends_transaction(error):
+        if driver is not None and ends_transaction(error, driver):
             raise
         kind, message = type(error).__name__, str(error) or "no answer in the tool's time"
         raised = Raised(

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
+import psycopg
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from celeriac import Agent, ToolContext, tool
+from celeriac import Agent, Client, ToolContext, tool
 from celeriac.codec import dumps
 from celeriac.ids import call_id
 from celeriac.scripted import ScriptedModel, ToolCall, Turn, call
@@ -280,6 +281,75 @@ def test_a_transactional_tool_that_exits_fails_without_a_trace_and_the_run_goes_
     assert worker.row(run_id).status == "completed"
     worker.assert_connections_are_clean()
     assert_still_thinks(worker)
+
+
+# A tool that talks to other servers -------------------------------------------------------------
+
+
+def ask_postgres() -> None:
+    psycopg.connect("host=127.0.0.1 port=1 dbname=other connect_timeout=2")
+
+
+def ask_postgres_through_sqlalchemy() -> None:
+    create_engine("postgresql+psycopg://127.0.0.1:1/other").connect()
+
+
+def ask_celeriac() -> None:
+    Client("postgresql://127.0.0.1:1/other").runs()
+
+
+ELSEWHERE = [ask_postgres, ask_postgres_through_sqlalchemy, ask_celeriac]
+
+
+@pytest.mark.parametrize("is_precondition", [False, True], ids=["tool", "precondition"])
+@pytest.mark.parametrize("ask", ELSEWHERE)
+def test_another_database_that_is_away_is_the_tools_own_trouble(
+    workers: Callable[..., Worker], ask: Callable[[], None], *, is_precondition: bool
+) -> None:
+    def look(_: ToolContext) -> None:
+        if is_precondition:
+            ask()
+
+    @tool(effect="transactional", precondition=look)
+    def take(ctx: ToolContext) -> None:
+        """Take one from the stock, and ask elsewhere."""
+        deduct(ctx.connection)
+        ask()
+
+    worker = workers(agent_that_calls(take))
+
+    run_id = worker.run("clerk")
+
+    row = worker.row(run_id)
+    if is_precondition:
+        assert (row.status, row.error["kind"]) == ("needs_attention", "precondition_unclear")
+    else:
+        assert (row.status, worker.effect(run_id).state) == ("completed", "failed")
+    assert row.strikes == 0
+    assert worker.quantity() == 10
+    worker.assert_connections_are_clean()
+
+
+def test_a_step_whose_own_session_ends_in_the_tool_is_given_back(
+    workers: Callable[..., Worker],
+) -> None:
+    calls: list[int] = []
+
+    @tool(effect="transactional")
+    def take(ctx: ToolContext) -> None:
+        """Take one from the stock; the first time its session is ended."""
+        calls.append(1)
+        if len(calls) == 1:
+            ctx.connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        deduct(ctx.connection)
+
+    worker = workers(agent_that_calls(take))
+
+    run_id = worker.run("clerk")
+
+    assert len(calls) == 2
+    assert (worker.row(run_id).status, worker.effect(run_id).state) == ("completed", "committed")
+    assert worker.quantity() == 9
 
 
 # Arguments with a secret ------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from celeriac.ids import CallId, RunId, call_id
 from celeriac.states import EffectKind, EffectState, Phase, StepKind
 from celeriac_storage import effects, steps
 from celeriac_storage.claims import Claim
-from celeriac_storage.database import Database, ends_transaction, sqlstate
+from celeriac_storage.database import Database, driver_of, ends_transaction, sqlstate
 from celeriac_storage.step_record import Message, Next, PlannedEffect, SettledEffect, StepRecord
 from tests.steps_by_hand import Hand
 
@@ -138,14 +138,12 @@ def test_a_tool_that_commits_is_refused_with_all_it_wrote(
 
 
 def test_no_savepoint_can_go_on_after_the_refusal(hand: Hand, act: Claim) -> None:
-    def call_tool(connection: Connection) -> None:
+    with hand.database.begin() as connection:
         effects.begin_transactional(connection, act, call_id(0, 0), 60)
-        connection.exec_driver_sql("COMMIT")
+        with pytest.raises(DBAPIError) as refused:
+            connection.exec_driver_sql("COMMIT")
 
-    with pytest.raises(DBAPIError) as refused, hand.database.begin() as connection:
-        call_tool(connection)
-
-    assert ends_transaction(refused.value)
+        assert ends_transaction(refused.value, driver_of(connection))
 
 
 def test_a_tool_that_rolls_back_takes_the_mark_with_it(hand: Hand, act: Claim) -> None:
