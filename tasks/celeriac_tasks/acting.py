@@ -28,7 +28,9 @@ from celeriac_tasks.conversation import call_result
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.transition import Transition
 
-MAX_PARALLEL_READS = 16
+MAX_PARALLEL_READS = (
+    16  # of one step, which has the time of one call: what is left is the next step
+)
 MAX_PROGRESS_EVENTS = 20  # of one step: progress is for people, not a log
 
 
@@ -53,8 +55,8 @@ class Batch:
 
 
 def next_batch(pending: Sequence[Effect]) -> Batch:
-    """All adjacent calls from the first on that may run side by side, or that another process is
-    to execute; or exactly one other.
+    """Adjacent calls from the first on that run side by side, at most `MAX_PARALLEL_READS`; all
+    adjacent ones that another process is to execute; or exactly one other.
 
     Of those that can be made now: a call that waits for a person stays where it is, and what was
     begun is seen to its end first. At least one must be left (`approving.waits`).
@@ -63,7 +65,7 @@ def next_batch(pending: Sequence[Effect]) -> Batch:
     begun = [effect for effect in ready if effect.state in _BEGUN]
     chosen = begun[:1] or ready[:1]
     if not begun and _may_run_beside_others(ready[0]):
-        chosen = list(takewhile(_may_run_beside_others, ready))
+        chosen = list(takewhile(_may_run_beside_others, ready))[:MAX_PARALLEL_READS]
     elif not begun and _may_be_requested_with_others(ready[0]):
         chosen = list(takewhile(_may_be_requested_with_others, ready))
     calls = {effect.call_id for effect in chosen}
@@ -137,7 +139,7 @@ class Acting:
         if len(todo) <= 1:
             outcomes = [self._call(effect) for effect in todo]
         else:
-            with ThreadPoolExecutor(min(len(todo), MAX_PARALLEL_READS)) as threads:
+            with ThreadPoolExecutor(len(todo)) as threads:
                 outcomes = list(threads.map(self._call, todo))
         settled: list[SettledEffect] = []
         waits: list[float] = []

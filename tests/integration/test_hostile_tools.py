@@ -25,7 +25,7 @@ from celeriac.states import EffectKind, EffectState
 from celeriac.tools import Tool
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
-from celeriac_tasks.acting import next_batch
+from celeriac_tasks.acting import MAX_PARALLEL_READS, next_batch
 from tests.worker_in_process import CONNECTIONS, Worker
 
 AnyTool = Tool[..., Any]
@@ -576,6 +576,37 @@ def test_an_exclusive_reading_call_is_a_batch_of_its_own(calls: str, batches: li
         pending = batch.remaining
 
     assert made == batches
+
+
+def test_many_reading_calls_are_as_many_steps_as_they_need_rounds(
+    workers: Callable[..., Worker],
+) -> None:
+    # A step has the time of one call, so it makes no more than it can make at once.
+    inside: list[str] = []
+    most: list[int] = []
+
+    @tool(effect="none")
+    def look(ctx: ToolContext) -> str:
+        """Look beside others."""
+        inside.append(ctx.call_id)
+        most.append(len(inside))
+        inside.remove(ctx.call_id)
+        return "seen"
+
+    turn = Turn(calls=tuple(ToolCall("look", {}) for _ in range(2 * MAX_PARALLEL_READS + 1)))
+    worker = workers(agent_that_calls(look, turn))
+
+    run_id = worker.run("clerk")
+
+    assert worker.row(run_id).status == "completed"
+    with worker.database.connect() as connection:
+        messages = connection.exec_driver_sql(
+            "SELECT jsonb_array_length(body -> 'calls') FROM celeriac.messages"
+            " WHERE run_id = %s AND role = 'results' ORDER BY position",
+            (run_id,),
+        )
+        assert [row[0] for row in messages] == [MAX_PARALLEL_READS, MAX_PARALLEL_READS, 1]
+    assert max(most) <= MAX_PARALLEL_READS
 
 
 @pytest.mark.parametrize("changes_worker", [False, True], ids=["same_worker", "another_worker"])
