@@ -47,12 +47,13 @@ def heeding(
             hears=True,
             ends_interrupt=claim.is_interrupt_answered,
         )
-    states = {effect.state for effect in record.settled}
-    goes_on = record.next.status in (RunStatus.QUEUED, RunStatus.PAUSED)
-    is_clear = EffectState.UNKNOWN not in states
-    # Nothing was done, so there is nothing that a person must look at before the run can end.
-    was_not_done = EffectState.PRECONDITION_FAILED in states
-    if claim.is_cancel_requested and is_clear and (goes_on or was_not_done):
+    # What came of a call is still being found out, and that is seen to its end first.
+    finds_out = record.next.status is RunStatus.PAUSED and any(
+        effect.state is EffectState.UNKNOWN for effect in record.settled
+    )
+    goes_on = record.next.status in (RunStatus.QUEUED, RunStatus.PAUSED) and not finds_out
+    # Nobody needs to look at a run before it can end: a call that is unknown then stays so.
+    if claim.is_cancel_requested and (goes_on or record.next.status is RunStatus.NEEDS_ATTENTION):
         settled, events = requesting.abandoned(requested)
         return replace(
             record,
@@ -62,7 +63,7 @@ def heeding(
             events=[*record.events, *events],
         )
     is_interrupted = claim.is_interrupt_requested and not claim.is_interrupt_answered
-    if is_interrupted and goes_on and is_clear:
+    if is_interrupted and goes_on:
         resume_phase = record.next.resume_phase or record.next.phase
         assert resume_phase is not None
         return replace(record, next=Next.waiting_for_user(resume_phase))

@@ -750,7 +750,11 @@ def test_a_cancel_while_the_model_answers_leaves_nobody_asked(desks: MakeDesk) -
     # The answer is recorded, with what it proposes, as if the cancel had come right after it.
     desk = desks(Approval(expires_seconds=3600))
     run_id = desk.worker.start("desk")
-    desk.asked = _Hooked(lambda _: desk.client.cancel(run_id, by="alice"))
+
+    def cancel() -> None:
+        desk.client.cancel(run_id, by="alice")
+
+    desk.asked = _Hooked(lambda _: cancel())
 
     row = desk.go_on(run_id)
 

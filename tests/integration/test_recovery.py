@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from celeriac import Agent, ToolContext, ToolError, tool
-from celeriac.ids import RunId
+from celeriac.ids import DEFAULT_USER, RunId
 from celeriac.recovery import MAX_LOOKS, MAX_SENDS, Done, Finding, NotDone, Retry
 from celeriac.scripted import ScriptedModel, call, say
 from celeriac.tools import EffectName, Tool
@@ -402,6 +402,48 @@ def test_a_worker_that_lost_its_claim_still_tells_what_came_of_its_call(
     run = run_on(worker, run_id)
     assert (run.status, len(ledger.requests)) == ("completed", 1)
     assert worker.effect(run_id).result == {"status": "OK"}
+    assert_audit_is_clean(database)
+
+
+def test_a_cancel_is_heeded_by_a_step_that_ends_with_a_question_to_people(
+    make_worker: MakeWorker, database: Database
+) -> None:
+    # The question is kept with the call; `celeriac resolve` can still answer it.
+    @tool(effect="external")
+    def order(ctx: ToolContext) -> None:
+        """Order one, and not hear of it."""
+        with database.begin() as connection:
+            requests.request_cancel(connection, ctx.run_id, DEFAULT_USER)
+        raise AnswerLost("no answer")
+
+    worker = make_worker(order)
+    run_id = start(worker)
+
+    run = run_on(worker, run_id)
+
+    assert (run.status, run.error) == ("cancelled", None)
+    assert worker.effect(run_id).state == "unknown"
+    assert_audit_is_clean(database)
+
+
+def test_a_cancel_while_it_is_found_out_is_heeded_though_only_a_person_can_tell(
+    make_worker: MakeWorker, ledger: Ledger, database: Database
+) -> None:
+    def verify(ctx: ToolContext) -> Finding:
+        if ledger.looks == 1:
+            with database.begin() as connection:
+                requests.request_cancel(connection, ctx.run_id, DEFAULT_USER)
+        return ledger.look(ctx.idempotency_key)
+
+    ledger.loses_answers, ledger.cannot_tell = 1, True
+    worker = make_worker(order_tool(ledger, verify=verify, on_unknown="verify"))
+    run_id = start(worker)
+
+    run = run_on(worker, run_id)
+
+    assert run.status == "cancelled"
+    assert ledger.looks >= MAX_LOOKS
+    assert worker.effect(run_id).state == "unknown"
     assert_audit_is_clean(database)
 
 
