@@ -1,12 +1,12 @@
 """An agent: a model, its instructions and its tools, with the limits of one run."""
 
 import hashlib
-import math
 import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from celeriac import seconds
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import InvalidAgent, InvalidInput
 from celeriac.ids import DEFAULT_QUEUE
@@ -155,11 +155,11 @@ def _check_tools(name: str, tools: Sequence[object]) -> None:
 
 
 def _check_times(name: str, think_timeout: float, longest: float, step_deadline: float) -> None:
-    if not 0 < think_timeout < math.inf:
-        raise InvalidAgent(
-            f"agent {name}: think_timeout_seconds={think_timeout!r} is not a positive number"
-        )
-    if not longest < step_deadline < math.inf:
+    if wrong := seconds.problem(
+        "think_timeout_seconds", think_timeout, most=seconds.MAX_CALL_SECONDS
+    ) or seconds.problem("step_deadline_seconds", step_deadline):
+        raise InvalidAgent(f"agent {name}: {wrong}")
+    if not longest < step_deadline:
         raise InvalidAgent(
             f"agent {name}: step_deadline_seconds={step_deadline!r} must be longer than the "
             f"longest call of a step, which may take {longest:g} s"

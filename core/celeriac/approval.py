@@ -16,12 +16,12 @@ be judged by a process that has none of the agent's code (`docs/approvals.md`).
 """
 
 import hashlib
-import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, Self, cast
 
+from celeriac import seconds
 from celeriac.codec import JsonValue, dumps
 from celeriac.conditions import When, conditions, value_at
 from celeriac.errors import InvalidAgent
@@ -230,8 +230,8 @@ def _check_review(
         raise InvalidAgent(f"quorum={quorum!r} is no number of persons from 1 to 100")
     if not all(isinstance(each, str) and each.strip() for each in [*roles, *checklist]):
         raise InvalidAgent("a role or a question of the checklist is empty")
-    if expires is not None and not 0 < expires < math.inf:
-        raise InvalidAgent(f"expires_seconds={expires!r} is not a positive number")
+    if expires is not None and (wrong := seconds.problem("expires_seconds", expires)):
+        raise InvalidAgent(wrong)
 
 
 def _freeze(declared: object, *names: str) -> None:

@@ -8,12 +8,11 @@ def find_refund(ctx: ToolContext) -> Done | NotDone | Unclear:
 def issue_refund(ctx: ToolContext, order_id: str, cents: int) -> dict[str, str]: ...
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from celeriac import companions
+from celeriac import companions, seconds
 from celeriac.backoff import Backoff
 from celeriac.context import ToolContext
 from celeriac.errors import InvalidAgent, ToolError
@@ -24,6 +23,10 @@ OnUnknown = Literal["ask", "verify", "resend"]
 MAX_LOOKS = 6
 """How often a target is asked that cannot tell, before a person is; the waits double in between."""
 LOOK_BACKOFF = Backoff(first_seconds=1.0, factor=2.0, cap_seconds=60.0, max_attempts=MAX_LOOKS)
+
+MAX_ATTEMPTS = 1000
+"""The most that `Retry` may allow; effects count their attempts in a smallint."""
+
 MAX_SENDS = 5
 """How often one call is made with the same key while its outcome stays unknown."""
 
@@ -67,12 +70,18 @@ class Retry:
     longest_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise InvalidAgent(f"Retry(attempts={self.attempts}): at least one attempt is made")
-        if not 0 < self.first_seconds <= self.longest_seconds < math.inf:
+        if not 1 <= self.attempts <= MAX_ATTEMPTS:
+            raise InvalidAgent(
+                f"Retry(attempts={self.attempts!r}) is no number of attempts from 1 to "
+                f"{MAX_ATTEMPTS}"
+            )
+        for name in ("first_seconds", "longest_seconds"):
+            if wrong := seconds.problem(name, getattr(self, name)):
+                raise InvalidAgent(f"Retry: {wrong}")
+        if self.first_seconds > self.longest_seconds:
             raise InvalidAgent(
                 f"Retry(first_seconds={self.first_seconds}, longest_seconds="
-                f"{self.longest_seconds}): both must be positive, the first not the longer one"
+                f"{self.longest_seconds}): the first must not be the longer one"
             )
 
     @property
@@ -98,8 +107,8 @@ class Recovery:
         """What of it cannot be true of a tool of this kind with these parameters; else None."""
         if self.on_unknown not in ("ask", "verify", "resend"):
             return f'on_unknown={self.on_unknown!r} is none of "ask", "verify", "resend"'
-        if not 0 <= self.visibility_seconds < math.inf:
-            return f"visibility_seconds={self.visibility_seconds!r} is not a number from 0 on"
+        if wrong := seconds.problem("visibility_seconds", self.visibility_seconds, least=0):
+            return wrong
         is_plain = self.verify is None and self.on_unknown == "ask" and not self.visibility_seconds
         if effect is not EffectKind.EXTERNAL and not is_plain:
             return (

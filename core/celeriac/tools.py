@@ -7,13 +7,13 @@ def deduct_inventory(ctx: ToolContext, item: str, quantity: int) -> str:
 
 import copy
 import inspect
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NewType, ParamSpec, TypeVar, cast, overload
 
 from celeriac import precondition as preconditions
+from celeriac import seconds
 from celeriac.approval import Approval
 from celeriac.codec import JsonValue, loads_strict
 from celeriac.context import ToolContext
@@ -71,8 +71,10 @@ class Tool(Generic[P, R]):
                 "model providers allow only 1 to 64 letters, digits, _ and - in a name; "
                 'give another with @tool(name="...")'
             )
-        if isinstance(self.timeout_seconds, bool) or not 0 < self.timeout_seconds < math.inf:
-            raise InvalidAgent(f"timeout_seconds={self.timeout_seconds!r} is not a positive number")
+        if wrong := seconds.problem(
+            "timeout_seconds", self.timeout_seconds, most=seconds.MAX_CALL_SECONDS
+        ):
+            raise InvalidAgent(wrong)
         if not self.version:
             raise InvalidAgent("its version is empty; give a text such as '1'")
         if not self.description:

@@ -82,6 +82,7 @@ def test_a_path_leads_through_objects_and_lists() -> None:
         lambda: Approval(roles="finance"),
         lambda: Approval(checklist=[" "]),
         lambda: Approval(expires_seconds=0),
+        lambda: Approval(expires_seconds=1e13),
         lambda: Approval(on_reject="stop"),  # type: ignore[arg-type]  # neither of the two
         lambda: Approval(unless=["amount"]),  # type: ignore[list-item]  # no condition
         lambda: Rule(when=()),

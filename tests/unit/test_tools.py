@@ -14,6 +14,7 @@ from celeriac.codec import dumps, loads
 from celeriac.context import MAX_PROGRESS_CHARACTERS, ToolContext
 from celeriac.errors import InvalidAgent, InvalidArguments, NoConnection, ToolError
 from celeriac.ids import CallId, RunId, TenantId, ThreadId, UserId
+from celeriac.recovery import Retry
 from celeriac.states import EffectKind
 from celeriac.tools import Tool, parse_arguments, tool
 
@@ -343,11 +344,14 @@ def holds_for(context: ToolContext, price: int) -> None:
         (plain, {"name": ""}, "1 to 64 letters"),
         (plain, {"name": "x" * 65}, "1 to 64 letters"),
         (plain, {"name": "umräumen"}, "1 to 64 letters"),
-        (plain, {"timeout_seconds": 0}, "not a positive number"),
-        (plain, {"timeout_seconds": -1.0}, "not a positive number"),
-        (plain, {"timeout_seconds": True}, "not a positive number"),
-        (plain, {"timeout_seconds": float("nan")}, "not a positive number"),
-        (plain, {"timeout_seconds": float("inf")}, "not a positive number"),
+        (plain, {"timeout_seconds": 0}, "not a number of seconds"),
+        (plain, {"timeout_seconds": -1.0}, "not a number of seconds"),
+        (plain, {"timeout_seconds": True}, "not a number of seconds"),
+        (plain, {"timeout_seconds": float("nan")}, "not a number of seconds"),
+        (plain, {"timeout_seconds": float("inf")}, "not a number of seconds"),
+        (plain, {"timeout_seconds": 0.0001}, "not a number of seconds from 0.001 to 1728000"),
+        (plain, {"timeout_seconds": 2_200_000}, "not a number of seconds from 0.001 to 1728000"),
+        (plain, {"visibility_seconds": 1e13}, "not a number of seconds from 0 to 315360000"),
         (plain, {"version": ""}, "version is empty"),
     ],
 )
@@ -356,6 +360,21 @@ def test_a_declaration_that_contradicts_itself_is_refused(
 ) -> None:
     with pytest.raises(InvalidAgent, match=reason):
         tool(**options)(function)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attempts": 0},
+        {"attempts": 40_000},
+        {"first_seconds": 0},
+        {"longest_seconds": 1e13},
+        {"first_seconds": 3, "longest_seconds": 2},
+    ],
+)
+def test_a_retry_policy_that_no_row_could_follow_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidAgent, match="Retry"):
+        Retry(**options)
 
 
 def test_a_name_as_the_only_argument_is_refused() -> None:
