@@ -50,7 +50,7 @@ class Agent:
     ) -> None:
         _check_names(name, model, queue)
         _check_tools(name, tools)
-        longest = max([think_timeout_seconds, *(each.timeout_seconds for each in tools)])
+        longest = max([think_timeout_seconds, *(each.longest_seconds for each in tools)])
         if step_deadline_seconds is None:
             step_deadline_seconds = longest + STEP_MARGIN_SECONDS
         _check_times(name, think_timeout_seconds, longest, step_deadline_seconds)

@@ -110,6 +110,13 @@ class Tool(Generic[P, R]):
         return self.parameters.schema
 
     @property
+    def longest_seconds(self) -> float:
+        """How long a step with one call may take: the call, and each look that the tool declares,
+        has `timeout_seconds`."""
+        looks = [self.precondition, self.recovery.verify]
+        return self.timeout_seconds * (1 + sum(look is not None for look in looks))
+
+    @property
     def takes_context(self) -> bool:
         return self.parameters.context is not None
 

@@ -23,7 +23,7 @@ from celeriac_storage.effects import Effect
 from celeriac_storage.step_record import Next, SettledEffect
 from celeriac_tasks.acting import Acting
 from celeriac_tasks.approving import authorized, look
-from celeriac_tasks.calling import Outcome, Raised, Returned, call_in_time
+from celeriac_tasks.calling import Outcome, Raised, Returned, call_in_time, in_time
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.preconditions import obstacle
 from celeriac_tasks.recovering import Ask, LookLater, SendAgain, Settle, decide
@@ -186,9 +186,13 @@ class ExternalCall:
     def _look(self) -> Finding:
         context = self._acting.context(self._effect, self._tool)
         context = replace(context, attempt=max(1, self._effect.attempt))
+        tool = self._tool
         try:
-            arguments = self._tool.call_arguments(self._effect.arguments)
-            return self._recovery.look(context, arguments)
+            arguments = tool.call_arguments(self._effect.arguments)
+            finding: Finding = in_time(lambda: self._recovery.look(context, arguments), tool)
+            return finding
+        except TimeoutError as error:
+            return Unclear(str(error) or f"verify took longer than {tool.timeout_seconds:g} s")
         except Exception as error:  # noqa: BLE001 - a target that cannot be asked cannot tell
             return Unclear(redact(f"{type(error).__name__}: {error}"))
 

@@ -405,6 +405,29 @@ def test_a_worker_that_lost_its_claim_still_tells_what_came_of_its_call(
     assert_audit_is_clean(database)
 
 
+def test_a_look_that_hangs_is_no_answer(make_worker: MakeWorker, database: Database) -> None:
+    is_over = threading.Event()
+
+    def verify(_: ToolContext) -> Finding:
+        is_over.wait(60)
+        return Done()
+
+    @tool(effect="external", verify=verify, timeout_seconds=0.2)
+    def order() -> None:
+        """Order one, and not hear of it."""
+        raise AnswerLost("no answer")
+
+    worker = make_worker(order)
+
+    run = run_on(worker, start(worker))
+
+    assert (run.status, run.error["kind"]) == ("needs_attention", "unknown_effect")
+    assert "verify took longer than 0.2 s" in run.error["message"]
+    assert run.strikes == 0
+    is_over.set()
+    assert_audit_is_clean(database)
+
+
 def test_a_cancel_is_heeded_by_a_step_that_ends_with_a_question_to_people(
     make_worker: MakeWorker, database: Database
 ) -> None:

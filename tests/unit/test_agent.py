@@ -15,6 +15,7 @@ from celeriac.agent import STEP_MARGIN_SECONDS, Agent
 from celeriac.codec import dumps, loads
 from celeriac.errors import InvalidAgent, InvalidInput
 from celeriac.limits import Limits
+from celeriac.recovery import NotDone
 from celeriac.schemas import MAX_PROBLEMS, check_against_schema, problems_by_schema
 from celeriac.scripted import ScriptedModel, say
 from celeriac.shapes import Shape
@@ -104,6 +105,14 @@ def test_a_step_has_time_for_its_longest_call() -> None:
     assert order_desk().step_deadline_seconds == 200 + STEP_MARGIN_SECONDS
     assert Agent("a", "m").step_deadline_seconds == 120 + STEP_MARGIN_SECONDS
     assert Agent("a", "m", step_deadline_seconds=130).step_deadline_seconds == 130
+
+
+def test_a_step_has_time_for_the_looks_before_and_after_its_call() -> None:
+    @tool(timeout_seconds=100, verify=lambda _: NotDone(), precondition=lambda _: None)
+    def pay() -> None:
+        """Pay."""
+
+    assert Agent("a", "m", tools=[pay]).step_deadline_seconds == 300 + STEP_MARGIN_SECONDS
 
 
 def test_a_model_is_not_resolved_when_an_agent_is_declared() -> None:
