@@ -109,6 +109,45 @@ def test_the_database_takes_no_proposal_with_a_part_missing(desks: MakeDesk, mis
     assert sqlstate(refused.value) in ("23514", "23502")
 
 
+@pytest.mark.parametrize("status", ["approved", "rejected", "expired", "superseded", "revoked"])
+def test_no_proposal_begins_as_a_decided_one(desks: MakeDesk, status: str) -> None:
+    desk = desks()
+    desk.propose()
+
+    with pytest.raises(DBAPIError) as refused, desk.database.begin() as connection:
+        connection.exec_driver_sql(
+            """
+            INSERT INTO celeriac.approvals
+            SELECT (jsonb_populate_record(approval, jsonb_build_object('approval_id', 'forged',
+                'version', 2, 'status', %s::text, 'surfaced_at', now(), 'decided_at', now(),
+                'decided_by', 'nobody', 'revoked_because', 'x'))).*
+            FROM celeriac.approvals AS approval
+            """,
+            (status,),
+        )
+
+    assert sqlstate(refused.value) == "CE006"
+
+
+@pytest.mark.parametrize("state", ["approved", "in_flight", "not_done", "unknown"])
+def test_no_call_begins_as_one_that_may_be_made(desks: MakeDesk, state: str) -> None:
+    desk = desks()
+    desk.propose()
+
+    with pytest.raises(DBAPIError) as refused, desk.database.begin() as connection:
+        connection.exec_driver_sql(
+            """
+            INSERT INTO celeriac.effects
+            SELECT (jsonb_populate_record(effect, jsonb_build_object('call_id', '0.9',
+                'call_index', 9, 'state', %s::text))).*
+            FROM celeriac.effects AS effect
+            """,
+            (state,),
+        )
+
+    assert sqlstate(refused.value) == "CE006"
+
+
 def test_a_call_whose_reach_nobody_could_see_is_not_proposed(desks: MakeDesk) -> None:
     desk = desks(Approval(blast_radius="{note}"))
 

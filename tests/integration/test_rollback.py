@@ -429,7 +429,7 @@ def test_the_database_lets_no_second_rollback_go_on_and_no_call_be_undone_twice(
             "INSERT INTO celeriac.effects (run_id, call_id, step, call_index, provider_call_id,"
             " tool, tool_version, kind, fingerprint, state, rolls_back_run, rolls_back,"
             " rolls_back_kind, rolls_back_stands) SELECT run_id, '0.9', step, 9, provider_call_id,"
-            " tool, tool_version, kind, fingerprint, 'in_flight', rolls_back_run, rolls_back,"
+            " tool, tool_version, kind, fingerprint, 'planned', rolls_back_run, rolls_back,"
             " rolls_back_kind, true FROM celeriac.effects WHERE rolls_back IS NOT NULL"
         )
     assert "effects_undone_once" in str(refused.value)
