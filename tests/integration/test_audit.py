@@ -613,3 +613,20 @@ def test_the_audit_cannot_write(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> 
         audit(hand.database)
 
     assert sqlstate(refused.value) == "25006"  # read_only_sql_transaction
+
+
+def test_the_time_that_a_run_waited_for_people_is_not_held_against_it(hand: Hand) -> None:
+    run_id = hand.start()
+    (call,) = hand.ask_for_calls(run_id)
+    hand.lose_outcome(hand.begin_call(run_id, call), call)
+    damage(  # it began, and waits, since eight days
+        hand.database,
+        "UPDATE celeriac.runs SET created_at = created_at - interval '8 days',"
+        " started_at = started_at - interval '8 days', paused_at = paused_at - interval '8 days'",
+    )
+    with hand.database.begin() as connection:
+        resolving.resolve(connection, run_id, call, NotDone(), ALICE)
+    claim = hand.begin_call(run_id, call)
+    hand.commit(claim, act([committed(call, {"id": 1}, EffectState.IN_FLIGHT)]))
+
+    assert audit(hand.database) == []

@@ -3,12 +3,13 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 
 from celeriac.codec import JsonValue
 from celeriac.errors import Fenced
-from celeriac.ids import RunId, WorkerId, new_run_id
+from celeriac.ids import RunId, ThreadId, WorkerId, new_run_id
 from celeriac.states import Phase, RunStatus, StepKind
 from celeriac_storage import claims
 from celeriac_storage.claims import (
@@ -334,3 +335,15 @@ def test_an_attempt_that_did_not_advance_forgives_no_strikes(hand: Hand) -> None
     )
 
     assert hand.row(run_id).strikes == 1
+
+
+def test_a_wait_before_the_first_claim_is_no_part_of_the_runs_time(hand: Hand) -> None:
+    # It counts from the first claim, so nothing before that may be taken off.
+    thread_id = ThreadId("t1")
+    first, second = hand.start(thread_id=thread_id), hand.start(thread_id=thread_id)
+    hand.complete(first)
+
+    claimed = hand.claim(second)
+
+    assert hand.row(second).waited == timedelta()
+    assert claimed.working_since == hand.row(second).started_at

@@ -144,8 +144,8 @@ LIMITS = Check(
                 SELECT input_tokens + output_tokens FROM celeriac.model_calls AS answer
                 WHERE answer.run_id = run.run_id ORDER BY step DESC, attempt DESC LIMIT 1
             ), 1, %(default_tokens)s),
-            ('wall_seconds', extract(epoch FROM last_started_at - run.started_at), 0, 0.000001,
-                %(default_wall_seconds)s)
+            ('wall_seconds', extract(epoch FROM last_started_at - run.started_at - waited), 0,
+                0.000001, %(default_wall_seconds)s)
     ) AS used (limited, used, by_the_last, at_least, otherwise) CROSS JOIN LATERAL (
         SELECT coalesce((limits ->> limited)::numeric, otherwise) AS allowed
     ) AS limited_to

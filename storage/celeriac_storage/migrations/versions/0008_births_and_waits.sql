@@ -23,3 +23,34 @@ BEGIN
 END $$;
 CREATE TRIGGER born_unmade BEFORE INSERT ON celeriac.effects FOR EACH ROW
     EXECUTE FUNCTION celeriac.guard_effect_birth();
+
+-- A wait before the first claim was added to `waited`, while the wall time counts from that claim.
+CREATE OR REPLACE FUNCTION celeriac.guard_run() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF OLD.run_id <> NEW.run_id OR OLD.tenant_id <> NEW.tenant_id OR OLD.user_id <> NEW.user_id
+        OR OLD.thread_id <> NEW.thread_id OR OLD.agent <> NEW.agent OR NEW.step < OLD.step
+        OR NEW.last_event_seq < OLD.last_event_seq OR NEW.epoch < OLD.epoch
+        OR (OLD.input IS DISTINCT FROM NEW.input AND NEW.erased_at IS NULL)
+    THEN
+        RAISE EXCEPTION 'run %: owner, agent, input and step history never change', OLD.run_id
+            USING ERRCODE = 'CE003';
+    END IF;
+    IF OLD.status = NEW.status AND OLD.finished_at IS NULL THEN
+        RETURN NEW;
+    END IF;
+    IF NOT celeriac.run_may_become(OLD.status, NEW.status) THEN
+        RAISE EXCEPTION 'run % is %: it cannot become %', OLD.run_id, OLD.status, NEW.status
+            USING ERRCODE = 'CE002';
+    END IF;
+    -- A run's wall time does not count what it waited, for a person least of all.
+    IF OLD.status IN ('paused', 'needs_attention') THEN
+        IF OLD.started_at IS NOT NULL THEN
+            NEW.waited := OLD.waited + (clock_timestamp() - OLD.paused_at);
+        END IF;
+        NEW.paused_at := NULL;
+    END IF;
+    IF NEW.status IN ('paused', 'needs_attention') THEN
+        NEW.paused_at := clock_timestamp();
+    END IF;
+    RETURN NEW;
+END $$;
