@@ -9,13 +9,12 @@ An undo has the effect of its tool: of a transactional tool it writes through `c
 an external one it is called with an idempotency key of its own, and looked after when it gets lost.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
-from celeriac import companions
+from celeriac import companions, seconds
 from celeriac.errors import InvalidAgent
 from celeriac.recovery import Finding, OnUnknown, Recovery, Retry
 from celeriac.states import EffectKind
@@ -66,8 +65,12 @@ class Undo:
                 f"a parameter is called {companions.RESULT}, which to an undo is what the call "
                 "returned; give the parameter another name"
             )
-        if self.timeout_seconds is not None and not 0 < self.timeout_seconds < math.inf:
-            return f"{called}(timeout_seconds={self.timeout_seconds!r}) is not a positive number"
+        if self.timeout_seconds is not None and (
+            wrong := seconds.problem(
+                "timeout_seconds", self.timeout_seconds, most=seconds.MAX_CALL_SECONDS
+            )
+        ):
+            return f"{called}: {wrong}"
         known = (*parameters, companions.RESULT)
         return companions.contradiction("undo", self.undo, known) or self.recovery.contradiction(
             effect, known

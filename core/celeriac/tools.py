@@ -111,10 +111,14 @@ class Tool(Generic[P, R]):
 
     @property
     def longest_seconds(self) -> float:
-        """How long a step with one call may take: the call, and each look that the tool declares,
-        has `timeout_seconds`."""
+        """How long a step with one call of it, or with one undo, may take: the call and each look
+        that is declared for it have as long as its timeout says."""
         looks = [self.precondition, self.recovery.verify]
-        return self.timeout_seconds * (1 + sum(look is not None for look in looks))
+        longest = self.timeout_seconds * (1 + sum(look is not None for look in looks))
+        if self.undo is None:
+            return longest
+        undo_seconds = self.undo.timeout_seconds or self.timeout_seconds
+        return max(longest, undo_seconds * (1 + (self.undo.verify is not None)))
 
     @property
     def takes_context(self) -> bool:

@@ -16,6 +16,7 @@ from celeriac.codec import dumps, loads
 from celeriac.errors import InvalidAgent, InvalidInput
 from celeriac.limits import Limits
 from celeriac.recovery import NotDone
+from celeriac.rollback import InBand
 from celeriac.schemas import MAX_PROBLEMS, check_against_schema, problems_by_schema
 from celeriac.scripted import ScriptedModel, say
 from celeriac.shapes import Shape
@@ -112,7 +113,12 @@ def test_a_step_has_time_for_the_looks_before_and_after_its_call() -> None:
     def pay() -> None:
         """Pay."""
 
+    @tool(rollback=InBand(lambda _: None, timeout_seconds=200, verify=lambda _: NotDone()))
+    def book() -> None:
+        """Book."""
+
     assert Agent("a", "m", tools=[pay]).step_deadline_seconds == 300 + STEP_MARGIN_SECONDS
+    assert Agent("a", "m", tools=[book]).step_deadline_seconds == 400 + STEP_MARGIN_SECONDS
 
 
 def test_a_model_is_not_resolved_when_an_agent_is_declared() -> None:

@@ -56,7 +56,7 @@ def tells_result(ctx: ToolContext, result: int) -> None:
             "verify, on_unknown and visibility_seconds are about effects elsewhere",
         ),
         (take, {"rollback": InBand(put_back, on_unknown="verify")}, "there is none; give verify="),
-        (take, {"rollback": InBand(put_back, timeout_seconds=0)}, "is not a positive number"),
+        (take, {"rollback": InBand(put_back, timeout_seconds=0)}, "is not a number of seconds"),
         (tells_result, {"rollback": InBand(put_back)}, "a parameter is called result"),
     ],
 )
