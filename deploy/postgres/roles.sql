@@ -20,6 +20,12 @@ WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_app') \gexec
 ALTER ROLE celeriac_app PASSWORD :'password';
 GRANT celeriac_worker TO celeriac_app;
 
+-- People decide about proposals through logins of their own, which you make and put into this role:
+--     CREATE ROLE review_desk LOGIN PASSWORD '...' IN ROLE celeriac_reviewer;
+SELECT 'CREATE ROLE celeriac_reviewer NOLOGIN'
+WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_reviewer') \gexec
+GRANT celeriac_worker TO celeriac_reviewer;
+
 -- The schemas of your own tables, which transactional tools write in the step's transaction.
 GRANT CREATE ON DATABASE :"DBNAME" TO celeriac_app;
 COMMIT;

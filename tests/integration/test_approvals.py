@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from celeriac import Approval, Compensate, Rule, When
+from celeriac import Approval, Client, Compensate, Rule, When
 from celeriac.errors import (
     DecisionRefused,
     InvalidArguments,
@@ -146,6 +146,40 @@ def test_no_call_begins_as_one_that_may_be_made(desks: MakeDesk, state: str) -> 
         )
 
     assert sqlstate(refused.value) == "CE006"
+
+
+def _client_as(desk: Desk, role: str) -> Client:
+    return Client(f"{desk.database.url}?options=-crole%3D{role}")
+
+
+def test_a_login_of_the_reviewers_decides_and_says_who_may(desks: MakeDesk) -> None:
+    desk = desks(Approval(roles=["refunds"]))
+    run_id = desk.worker.start("desk")
+    desk.go_on(run_id)
+    reviewers = _client_as(desk, "celeriac_reviewer")
+
+    reviewers.set_principal("bob", roles=["refunds"])
+    (proposal,) = reviewers.approvals(run_id=run_id, by="bob")
+    reviewers.edit(proposal.approval_id, values(amount="70.00"), by="bob")
+    reviewers.close()
+
+    assert desk.go_on(run_id).status == "completed"
+    assert desk.ledger.amounts() == ["70.00"]
+
+
+def test_a_workers_login_decides_nothing(desks: MakeDesk) -> None:
+    desk = desks()
+    _, (proposal,) = desk.propose()
+    workers = _client_as(desk, "celeriac_worker")
+
+    with pytest.raises(DBAPIError) as refused:
+        workers.approve(proposal.approval_id, by="bob")
+    assert sqlstate(refused.value) == "42501"  # insufficient privilege
+    with pytest.raises(DBAPIError) as refused:
+        workers.set_principal("bob", roles=["refunds"])
+    assert sqlstate(refused.value) == "42501"
+    workers.close()
+    assert desk.client.approval(proposal.approval_id).status == "pending"
 
 
 def test_a_call_whose_reach_nobody_could_see_is_not_proposed(desks: MakeDesk) -> None:

@@ -54,3 +54,24 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
+
+-- Who decides has a login of another kind than who executes: a worker's may neither write decisions
+-- nor principals.
+DO $$
+BEGIN
+    CREATE ROLE celeriac_reviewer NOLOGIN;
+    GRANT celeriac_worker TO celeriac_reviewer;  -- reads, and lets runs go on
+EXCEPTION
+    WHEN duplicate_object OR unique_violation THEN NULL;
+    WHEN insufficient_privilege THEN
+        RAISE NOTICE 'role celeriac_reviewer was not created: this login may not create roles';
+END $$;
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_reviewer') THEN
+        GRANT INSERT ON celeriac.approval_decisions TO celeriac_reviewer;
+        GRANT INSERT, UPDATE ON celeriac.principals TO celeriac_reviewer;
+        GRANT UPDATE (status, surfaced_at, decided_at, decided_by) ON celeriac.approvals
+            TO celeriac_reviewer;
+    END IF;
+END $$;
