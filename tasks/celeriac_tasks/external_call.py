@@ -31,6 +31,13 @@ from celeriac_tasks.transition import Transition
 
 Details = dict[str, JsonValue]
 
+# The clock that goes on while the machine is suspended, as the database's does.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def _now() -> float:
+    return time.clock_gettime(_CLOCK)
+
 
 class ExternalCall:
     """The call of an act step whose tool changes something elsewhere."""
@@ -63,7 +70,7 @@ class ExternalCall:
             if stopped is not None:
                 return stopped
         reach("act.before_in_flight", step)
-        begun_at = time.monotonic()  # no later than the moment that the deadline counts from
+        begun_at = _now()  # no later than the moment that the deadline counts from
         with authorized(self._database, self._claim, self._tool, self._effect) as (
             connection,
             decision,
@@ -97,7 +104,7 @@ class ExternalCall:
         # A worker that was frozen until now is thought to be dead, and past the deadline others
         # take the call for over: they may have made it anew. A freeze between this look and the
         # request cannot be noticed here; then only the target can tell by the key.
-        late_seconds = time.monotonic() - begun_at - self._tool.timeout_seconds
+        late_seconds = _now() - begun_at - self._tool.timeout_seconds
         if late_seconds < 0:
             return call_in_time(self._tool, context, self._effect.arguments)
         message = (
