@@ -3,8 +3,9 @@
 `redact` replaces two kinds of text by "[redacted]", wherever they stand:
 
 1. Values known to be secret: environment variables whose name says so (`OPENAI_API_KEY`,
-   `PGPASSWORD`, `DB_PASS`; not `MONKEY_MODE`, `TOKENIZERS_PARALLELISM`), the passwords inside
-   URLs that any environment variable holds, and what `register_secret` was given.
+   `PGPASSWORD`, `DB_PASS`; not `MONKEY_MODE`, `TOKENIZERS_PARALLELISM`), the passwords of
+   `USER:PASSWORD` in those that end in `_AUTH` and of URLs in any, and what `register_secret` was
+   given.
 2. Shapes that nothing else has: `sk-...` keys, AWS key ids, GitHub tokens, bearer tokens, PEM
    private keys, and the password of `scheme://user:password@host`.
 
@@ -40,6 +41,7 @@ _SECRET_NAME = re.compile(
     r"|_(?:pass|pwd)(?![a-z])",
     re.IGNORECASE,
 )
+_AUTH_NAME = re.compile(r"(?:^|_)auth$", re.IGNORECASE)
 _PLAIN_WORDS = re.compile(r"(?:[A-Z]?[a-z]+|[A-Z]+)(?:[-_. ](?:[A-Z]?[a-z]+|[A-Z]+))*")
 _DIGITS_AND_PUNCTUATION = re.compile(r"[-+\d.,:/ ]+")
 
@@ -143,6 +145,9 @@ def _secrets_of_variable(name: str, content: str) -> Iterator[str]:
             yield unquote(password)
     elif _SECRET_NAME.search(name) and not _is_existing_path(content):
         yield content
+    elif _AUTH_NAME.search(name):
+        yield content
+        yield content.partition(":")[2]
 
 
 def _is_existing_path(value: str) -> bool:

@@ -19,6 +19,7 @@ from celeriac.cli.main import app
 from celeriac.cli.words import waiting_for
 from celeriac.client import Client
 from celeriac.ids import RunId, ThreadId
+from celeriac.settings import Settings
 from celeriac.states import Phase, RunStatus
 from celeriac_storage.database import Database
 from celeriac_storage.step_record import Next
@@ -547,6 +548,25 @@ def test_doctor_lists_every_setting_and_finds_nothing_wrong(
     assert settings["CELERIAC_LEASE_SECONDS"]["default"] == 10.0
     assert all(setting["description"] for setting in settings.values())
     assert "PostgreSQL" in cli("doctor", broker_url=broker_url).stdout
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)],
+)
+def test_doctor_masks_every_secret_setting(name: str) -> None:
+    schemes = {"broker_url": "redis", "flower_auth": ""}
+    scheme = schemes.get(name, "postgresql")
+    password = f"Zx9{name}2Qw8"  # of its own: one that was seen before is known as a secret
+    secret = f"operator:{password}"
+    value = f"{scheme}://{secret}@127.0.0.1:1/0" if scheme else secret
+
+    given = {name: value}
+    result = _invoke(given.pop("database_url", None), ("doctor", "--json"), **given)
+
+    settings = {each["name"]: each["value"] for each in json.loads(result.stdout)["settings"]}
+    assert settings[f"CELERIAC_{name.upper()}"] == value.replace(password, "[redacted]")
+    assert password not in result.output
 
 
 def test_doctor_says_what_is_missing_and_exits_with_1(tmp_path: Path) -> None:

@@ -124,6 +124,14 @@ def test_the_password_in_a_url_of_the_environment_is_a_secret_as_written_and_as_
     assert redact("s3cret/s3cret, s3cret%2Fs3cret") == "[redacted], [redacted]"
 
 
+def test_the_password_of_a_user_and_password_is_a_secret_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CELERIAC_FLOWER_AUTH", "operator:Zx9hunter2Qw8")
+
+    assert redact("operator sent Zx9hunter2Qw8") == "operator sent [redacted]"
+
+
 def test_the_environment_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert redact("w7-plum-tree") == "w7-plum-tree"
     monkeypatch.setenv("API_KEY", "w7-plum-tree")

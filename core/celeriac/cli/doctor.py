@@ -47,13 +47,11 @@ def _told(settings: "Settings") -> list[dict[str, Any]]:
     """Each setting under its environment variable, secrets masked."""
     from pydantic import SecretStr
 
-    from celeriac.secrets import redact_url
-
     told = []
     for name, field in type(settings).model_fields.items():
         value = getattr(settings, name)
         if isinstance(value, SecretStr):
-            value = redact_url(value.get_secret_value())
+            value = _masked(name, value.get_secret_value())
         told.append(
             {
                 "name": f"CELERIAC_{name.upper()}",
@@ -63,3 +61,14 @@ def _told(settings: "Settings") -> list[dict[str, Any]]:
             }
         )
     return told
+
+
+def _masked(name: str, secret: str) -> str:
+    """What may be shown of a secret: where a URL leads, who the user is, else nothing."""
+    from celeriac.secrets import REDACTED, redact_url
+
+    if name.endswith("_url"):
+        return redact_url(secret)
+    if name.endswith("_auth"):
+        return f"{secret.partition(':')[0]}:{REDACTED}"
+    return REDACTED
