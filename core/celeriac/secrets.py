@@ -62,6 +62,7 @@ _SHAPES = (
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----(?s:.)*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)",
     _URL_USERINFO,
 )
+_MALFORMED_USERINFO = re.compile(r"(://[^\s/?#:@]*:)(?:(?!://)[^\n])+(?=@)")
 _QUERY_PARAMETER = re.compile(r"(?<=[?&])([^=&#\s]+)=[^&#\s]+")
 _JSON_STRING_OR_NUMBER = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*')
 
@@ -87,10 +88,12 @@ def redact(text: str) -> str:
 def redact_url(url: str) -> str:
     """`url`, or several with any separator, fit to be shown: without passwords.
 
-    Those of the user part and query parameters whose name says so (`?password=`) are replaced. The
-    result is for people; it need not be a valid URL.
+    Those of the user part and query parameters whose name says so (`?password=`) are replaced, a
+    password with a raw `/`, `#`, `@` or blank in it as a whole. The result is for people; it need
+    not be a valid URL.
     """
-    return redact(_QUERY_PARAMETER.sub(_redacted_parameter, url))
+    hidden = _MALFORMED_USERINFO.sub(rf"\1{REDACTED}", url)
+    return redact(_QUERY_PARAMETER.sub(_redacted_parameter, hidden))
 
 
 def register_secret(value: str) -> None:

@@ -2,6 +2,7 @@
 
 from functools import cache
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -181,8 +182,28 @@ def _names(text: str) -> list[str]:
 
 def _with_scheme(value: SecretStr | None, schemes: tuple[str, ...]) -> SecretStr | None:
     if value is not None:
-        scheme = value.get_secret_value().partition("://")[0]
-        if scheme not in schemes:
-            # The URL itself may hold a password: only its scheme is told.
+        url = value.get_secret_value()
+        # The URL itself may hold a password: only what it should be is told.
+        if url.partition("://")[0] not in schemes:
             raise ValueError(f"must begin with {' or '.join(f'{s}://' for s in schemes)}")
+        if not _can_be_read(url):
+            raise ValueError(
+                "cannot be read as a URL: its port must be a number up to 65535, and a password "
+                "must be percent-encoded, / as %2F, ? as %3F, # as %23, @ as %40"
+            )
     return value
+
+
+def _can_be_read(url: str) -> bool:
+    """Whether every library that is given the URL finds the same parts in it.
+
+    A raw / or # in a password ends it for one parser and not for the next. What stands behind is
+    then taken for the path, and shown.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return False
+    behind = parts.path + parts.query
+    return url.isprintable() and " " not in url and "#" not in url and "@" not in behind

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import redis
 
 from celeriac.ids import RunId
+from celeriac_tasks.broker_url import check_broker_url, is_redis_url
 
 logger = logging.getLogger(__name__)
 
@@ -78,11 +79,13 @@ class Ear(Protocol):
 def listening(broker_url: str | None, run_id: RunId) -> Iterator[Ear]:
     """An ear for this run's bell. Without a Redis, it only waits.
 
-    What is rung from now on is heard, so look at the run after this, never before.
+    What is rung from now on is heard, so look at the run after this, never before. Raises
+    `InvalidInput` for a URL that cannot be used.
     """
-    if broker_url is None or not broker_url.startswith("redis"):
+    if broker_url is None or not is_redis_url(broker_url):
         yield _Deaf()
         return
+    check_broker_url(broker_url)
     with redis.Redis.from_url(broker_url, **_TIMEOUTS) as client:
         yield _Listening(client, run_id)
 

@@ -11,6 +11,7 @@ from celery import Celery
 from kombu import Queue
 
 from celeriac.settings import Settings
+from celeriac_tasks.broker_url import check_broker_url, is_redis_url
 
 STEP_TASK = "celeriac.step"
 
@@ -23,9 +24,14 @@ UNACKED_KEY = "celeriac:unacked"
 
 
 def make_app(settings: Settings) -> Celery:
-    """A Celery application on the configured broker, with the step task not yet installed."""
+    """A Celery application on the configured broker, with the step task not yet installed.
+
+    Raises `InvalidInput` for a broker URL that cannot be used.
+    """
     assert settings.broker_url is not None
-    app = Celery("celeriac", broker=settings.broker_url.get_secret_value(), set_as_current=False)
+    url = settings.broker_url.get_secret_value()
+    check_broker_url(url)
+    app = Celery("celeriac", broker=url, set_as_current=False)
     app.conf.update(
         # Only JSON crosses the broker: a pickle from a store is code.
         task_serializer="json",
@@ -59,7 +65,7 @@ def make_app(settings: Settings) -> Celery:
 
 def is_redis(settings: Settings) -> bool:
     assert settings.broker_url is not None
-    return settings.broker_url.get_secret_value().startswith(("redis://", "rediss://"))
+    return is_redis_url(settings.broker_url.get_secret_value())
 
 
 def make_queue(name: str) -> Queue:

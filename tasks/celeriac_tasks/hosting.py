@@ -10,6 +10,7 @@ from pydantic import SecretStr
 from celeriac.errors import InvalidAgent, InvalidInput
 from celeriac.secrets import redact_url
 from celeriac.settings import Settings, load_settings
+from celeriac_tasks.broker_url import check_broker_url
 
 if TYPE_CHECKING:
     from celeriac.agent import Agent
@@ -85,6 +86,7 @@ def _broker_url(conf: Any) -> str:
         )
     try:
         load_settings(broker_url=url)
+        check_broker_url(url)
     except InvalidInput as error:
         raise InvalidInput(
             f"the application's broker_url is not of a kind to use: {error}"

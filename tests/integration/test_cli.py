@@ -586,6 +586,17 @@ def test_doctor_says_what_is_missing_and_exits_with_1(tmp_path: Path) -> None:
     assert "hunter2secret" not in result.stdout
 
 
+def test_a_broker_url_that_no_library_takes_is_told_in_one_line(cli: Cli, hand: Hand) -> None:
+    assert hand.worker_id
+    url = "redis://127.0.0.1:1/0?nonsense=1"
+
+    checks = json.loads(cli("doctor", "--json", "--broker-url", url).stdout)["checks"]
+    (broker,) = [check["detail"] for check in checks if check["check"] == "broker"]
+    told = _error(cli("run", AGENT, "--input", '"hello"', "--broker-url", url), 1)
+    assert told == f"Error: {broker}"
+    assert "the broker URL cannot be used" in broker
+
+
 def test_doctor_of_an_empty_database_says_to_migrate(empty_database_url: str) -> None:
     result = _invoke(empty_database_url, ("doctor", "--json"))
 

@@ -36,6 +36,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"broker_url": None}, "broker_url"),
         ({"broker_url": "sqs://"}, "broker_url"),
         ({"broker_url": f"{BROKER};redis://other"}, "broker_url"),
+        ({"broker_url": f"{BROKER}?nonsense=1"}, "broker_url"),
         ({"broker_url": [BROKER, "redis://other"]}, "broker_url"),
         ({"accept_content": ["pickle"]}, "accept_content"),
         ({"broker_transport_options": {"global_keyprefix": "shop:"}}, "global_keyprefix"),

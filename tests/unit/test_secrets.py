@@ -303,6 +303,8 @@ def test_text_without_secrets_is_returned_itself() -> None:
         ("postgresql:///x?user=me&password=pw", "postgresql:///x?user=me&password=[redacted]"),
         ("https://h/p?api_key=1&q=2#top", "https://h/p?api_key=[redacted]&q=2#top"),
         ("redis://:a@h1;redis://:b@h2", "redis://:[redacted]@h1;redis://:[redacted]@h2"),
+        ("postgresql://me:a/b#c?d@e f@db/x", "postgresql://me:[redacted]@db/x"),
+        ("redis://:1/2@h/0 and amqp://h:1/x", "redis://:[redacted]@h/0 and amqp://h:1/x"),
         ("no url at all", "no url at all"),
     ],
 )

@@ -127,7 +127,11 @@ def _broker(settings: Settings) -> Iterator[Check]:
     if settings.broker_url is None:
         yield Check("broker", "fail", "none named: CELERIAC_BROKER_URL or --broker-url")
         return
-    app = make_app(settings)
+    try:
+        app = make_app(settings)
+    except CeleriacError as error:
+        yield Check("broker", "fail", str(error))
+        return
     try:
         Publisher(app).warm()
         policy = Broker(app).eviction_policy()
