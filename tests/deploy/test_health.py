@@ -60,7 +60,7 @@ def test_an_empty_database_has_no_worker_and_the_error_is_one_line(empty_databas
     found = health(empty_database_url, "worker")
 
     assert found.exit_code == 1
-    assert "the table of workers cannot be read" in found.stderr
+    assert "`celeriac migrate` makes the tables" in found.stderr
     assert found.stderr.count("\n") == 1
 
 

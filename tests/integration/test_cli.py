@@ -7,12 +7,15 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import psycopg
 import pytest
+from sqlalchemy import make_url
 from typer.testing import CliRunner, Result
 
 from celeriac.cli.main import app
@@ -21,7 +24,7 @@ from celeriac.client import Client
 from celeriac.ids import RunId, ThreadId
 from celeriac.settings import Settings
 from celeriac.states import Phase, RunStatus
-from celeriac_storage.database import Database
+from celeriac_storage.database import Database, libpq_url
 from celeriac_storage.step_record import Next
 from tests.processes import Processes
 from tests.steps_by_hand import AGENT, Hand
@@ -605,6 +608,31 @@ def test_doctor_of_an_empty_database_says_to_migrate(empty_database_url: str) ->
     assert checks["database"]["state"] == "ok"
     assert checks["schema"]["state"] == "fail"
     assert "celeriac migrate" in checks["schema"]["detail"]
+
+
+@pytest.fixture
+def guest_url(empty_database_url: str) -> Iterator[str]:
+    """The empty database by a login that may only read there."""
+    name, url = f"guest_{uuid4().hex[:12]}", make_url(empty_database_url)
+    with psycopg.connect(libpq_url(empty_database_url), autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'guest-2secret'".encode())
+        yield url.set(username=name, password="guest-2secret").render_as_string(hide_password=False)
+        owner.execute(f"DROP ROLE {name}".encode())
+
+
+def test_what_postgresql_refuses_is_told_in_one_line_without_the_statement(guest_url: str) -> None:
+    told = _error(_invoke(guest_url, ("migrate",)), 1)
+
+    assert "(42501)" in told
+    assert "permission denied" in told
+    assert "the database's owner" in told
+    assert "CREATE" not in told
+
+
+def test_a_parameter_of_the_database_url_that_is_unknown_is_told_in_one_line() -> None:
+    told = _error(_invoke("postgresql://127.0.0.1:1/x?nonsense=1", ("runs",)), 1)
+
+    assert 'invalid connection option "nonsense"' in told
 
 
 def test_help_imports_no_driver_no_broker_and_no_model() -> None:

@@ -44,6 +44,14 @@ def _told() -> Iterator[None]:
     except (CeleriacError, TimeoutError) as error:
         _tell(str(error))
         raise typer.Exit(1) from error
+    except Exception as error:
+        # By name: `celeriac --help` must not import a driver to know its errors.
+        if type(error).__module__.partition(".")[0] not in ("sqlalchemy", "psycopg"):
+            raise
+        from celeriac_storage.refusal import refusal
+
+        _tell(refusal(error))
+        raise typer.Exit(1) from error
 
 
 def _tell(message: str) -> None:

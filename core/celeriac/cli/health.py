@@ -45,16 +45,11 @@ def health(
 
 
 def _worker(database: "Database") -> str:
-    from sqlalchemy.exc import ProgrammingError
-
     from celeriac_storage.health import live_workers_on
 
     host = socket.gethostname()
-    try:
-        with database.connect() as connection:
-            workers = live_workers_on(connection, host)
-    except ProgrammingError as error:  # to check the schema first would import Alembic
-        raise CeleriacError(f"the table of workers cannot be read: {error.orig}") from error
+    with database.connect() as connection:
+        workers = live_workers_on(connection, host)
     if not workers:
         raise CeleriacError(
             f"no worker is alive on {host}: each that ever registered from there has stopped, was "
