@@ -635,6 +635,14 @@ def test_a_parameter_of_the_database_url_that_is_unknown_is_told_in_one_line() -
     assert 'invalid connection option "nonsense"' in told
 
 
+@pytest.mark.parametrize("group", [[], ["bench"]])
+def test_a_group_without_a_command_shows_its_help_as_it_is(group: list[str]) -> None:
+    shown = _invoke(None, tuple(group))
+
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert shown.stderr == _invoke(None, (*group, "--help")).stdout
+
+
 def test_help_imports_no_driver_no_broker_and_no_model() -> None:
     # They take a second, and a shell's help must not.
     heavy = ["sqlalchemy", "psycopg", "celery", "pydantic", "pydantic_ai", "alembic"]

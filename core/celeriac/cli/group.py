@@ -39,6 +39,8 @@ def _told() -> Iterator[None]:
     try:
         yield
     except typer.TyperException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # Typer does not export it
+            raise  # its message is the whole help, which Typer shows as it is
         _tell(error.format_message())
         raise typer.Exit(error.exit_code) from error
     except (CeleriacError, TimeoutError) as error:
