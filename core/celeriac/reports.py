@@ -87,7 +87,7 @@ class Approval:
     blast_radius: str
     rollback_plan: Mapping[str, JsonValue]
     idempotency_key: str
-    status: str  # pending, approved, rejected, expired, cancelled, superseded or revoked
+    status: str  # one of `celeriac.states.ApprovalStatus`
     expires_at: datetime | None
     reason: str  # why a person is asked
     requirement: Mapping[str, JsonValue]  # roles, quorum, checklist … that these arguments need

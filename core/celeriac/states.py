@@ -5,6 +5,7 @@ compares the two, so neither can drift.
 """
 
 from enum import StrEnum
+from typing import Literal
 
 
 class RunStatus(StrEnum):
@@ -33,6 +34,13 @@ class Phase(StrEnum):
     WAITING_USER = "waiting_user"
     WAITING_THREAD = "waiting_thread"
     WAITING_WORKER = "waiting_worker"
+
+
+ApprovalStatus = Literal[
+    "pending", "approved", "rejected", "expired", "cancelled", "superseded", "revoked"
+]
+"""Of a proposal. An edit supersedes the version that it changes; an approval that does not hold any
+more when the call is to be made is revoked."""
 
 
 class EffectState(StrEnum):

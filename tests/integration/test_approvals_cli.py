@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from celeriac import Approval, Client
 from celeriac.cli.main import app
 from celeriac.cli.words import waiting_for
+from celeriac.errors import InvalidInput
 from celeriac.reports import Approval as Proposal
 from celeriac_storage.database import Database
 from tests.review_desk import REFUND, Desk, Ledger, refund_tool
@@ -54,7 +55,8 @@ def lines(result: Result) -> list[Any]:
 
 def error(result: Result, code: int = 1) -> str:
     assert (result.exit_code, result.stdout) == (code, "")
-    (line,) = result.stderr.splitlines()
+    line = result.stderr.splitlines()[-1]  # above it the proposal that was to be decided
+    assert line.startswith("Error: ")
     return line
 
 
@@ -79,6 +81,44 @@ def test_a_person_reads_all_that_is_to_be_decided(cli: Cli, desk: Desk) -> None:
     for fact in (proposal.approval_id, proposal.arguments_hash, "80.00", proposal.blast_radius,
                  proposal.intent, "out_of_band", "any other person", "never"):  # fmt: skip
         assert fact in shown
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [["approve"], ["edit", "--arguments", '{"order_id": "O-1"}'], ["reject", "--reason", "no"]],
+)
+@pytest.mark.parametrize("json_too", [[], ["--json"]])
+def test_whoever_decides_is_shown_what(
+    cli: Cli, desk: Desk, decision: list[str], json_too: list[str]
+) -> None:
+    _, (proposal,) = desk.propose()
+
+    told = cli(decision[0], proposal.approval_id, *decision[1:], "--as", "alice", *json_too)
+
+    for fact in (proposal.approval_id, proposal.arguments_hash, "80.00", proposal.blast_radius):
+        assert fact in told.stderr
+
+
+def test_show_records_that_a_proposal_was_seen_only_for_a_person_who_is_named(
+    cli: Cli, desk: Desk
+) -> None:
+    run_id = desk.worker.start("desk")
+    desk.go_on(run_id)
+
+    cli("show", run_id, "--json")
+    cli("show", run_id)
+    assert "approval.surfaced" not in desk.events(run_id)
+
+    cli("show", run_id, "--as", "alice")
+    assert "approval.surfaced" in desk.events(run_id)
+
+
+def test_a_status_that_there_is_not_is_refused_with_those_that_there_are(
+    cli: Cli, desk: Desk
+) -> None:
+    assert "'superseded'" in error(cli("approvals", "--status", "pendign"), 2)
+    with pytest.raises(InvalidInput, match="superseded"):
+        desk.client.approvals(status="pendign")
 
 
 def test_approve_decides_about_what_the_id_names(cli: Cli, desk: Desk) -> None:

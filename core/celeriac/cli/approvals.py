@@ -5,13 +5,14 @@ about exactly what that id was shown with. `--hash` says once more what was seen
 """
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from celeriac.cli.environment import environment
 from celeriac.cli.group import WrongUsage
 from celeriac.cli.output import AsJson, By, brief, cell, clock, console, print_json
+from celeriac.states import ApprovalStatus
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,7 +39,7 @@ LONGEST_VALUE_CHARACTERS = 4000
 def approvals(
     context: typer.Context,
     status: Annotated[
-        str, typer.Option(help="pending, approved, rejected … or all.", show_default=True)
+        Literal[ApprovalStatus, "all"], typer.Option(help="Only proposals of this status.")
     ] = "pending",
     run: Annotated[str | None, typer.Option(metavar="RUN", help="Only of this run.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 100,
@@ -71,12 +72,9 @@ def approve(
 ) -> None:
     """Approve a call exactly as it is proposed. On a terminal, without --hash, it asks first."""
     with environment(context).client() as client:
-        proposal = client.approval(approval_id, by=by)
-        asks = shown_hash is None and _asks(as_json=as_json)
-        if asks:
-            console().print(_drawn(proposal))
+        proposal = _shown(client, approval_id, by)
         answers = _answers(proposal, answer, as_json=as_json)
-        if asks:
+        if shown_hash is None and _asks(as_json=as_json):
             typer.confirm("Approve it?", abort=True)
         decided = client.approve(
             approval_id,
@@ -102,7 +100,7 @@ def edit(
 ) -> None:
     """Propose other arguments, and approve them if your approval is enough for them."""
     with environment(context).client() as client:
-        proposal = client.approval(approval_id, by=by)
+        proposal = _shown(client, approval_id, by)
         decided = client.edit(
             approval_id,
             sys.stdin.read() if arguments == "-" else arguments,
@@ -124,11 +122,18 @@ def reject(
 ) -> None:
     """Reject a call: it is never executed. The model is told why, or the run ends."""
     with environment(context).client() as client:
-        proposal = client.approval(approval_id, by=by)
+        proposal = _shown(client, approval_id, by)
         decided = client.reject(
             approval_id, reason, by=by, hash=shown_hash or proposal.arguments_hash
         )
         _print(client, decided, as_json=as_json)
+
+
+def _shown(client: "Client", approval_id: str, by: str | None) -> "Approval":
+    """Print the proposal, and record that: what nobody was shown, nobody can decide."""
+    proposal = client.approval(approval_id, by=by)
+    console(to_stderr=True).print(_drawn(proposal))  # standard output is for what came of it
+    return proposal
 
 
 def _asks(*, as_json: bool) -> bool:

@@ -13,12 +13,20 @@ if TYPE_CHECKING:
     from celeriac.reports import Run
 
 
-def show(context: typer.Context, run_id: RunArgument, as_json: AsJson = False) -> None:
+def show(
+    context: typer.Context,
+    run_id: RunArgument,
+    by: Annotated[
+        str | None,
+        typer.Option("--as", metavar="USER", help="Who looks: recorded with pending proposals."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Show a run with its steps and effects, and what it waits for."""
     with environment(context).client() as client:
         run = client.get(run_id)
-        if any(proposal.status == "pending" for proposal in run.approvals):
-            client.approvals(run_id=run_id)  # records that they are shown
+        if by is not None and any(proposal.status == "pending" for proposal in run.approvals):
+            client.approvals(run_id=run_id, by=by)  # records that they are shown
         print_run(client, run, as_json=as_json)
 
 

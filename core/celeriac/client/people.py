@@ -1,11 +1,13 @@
 """What people are shown and decide, each in transactions of its own."""
 
 from collections.abc import Sequence
+from typing import get_args
 
-from celeriac.errors import CeleriacError, DatabaseUnavailable, UnknownApproval
+from celeriac.errors import CeleriacError, DatabaseUnavailable, InvalidInput, UnknownApproval
 from celeriac.ids import DEFAULT_TENANT, ApprovalId, RunId, UserId
 from celeriac.principal import Permissions
 from celeriac.reports import Approval, Decided, Principal
+from celeriac.states import ApprovalStatus
 from celeriac_storage import approvals, deciding, principals
 from celeriac_storage.database import Database
 from celeriac_storage.rulings import Decision
@@ -14,7 +16,15 @@ from celeriac_storage.rulings import Decision
 def show_approvals(
     database: Database, *, status: str | None, run_id: RunId | None, limit: int, to: UserId
 ) -> list[Approval]:
-    """Proposals, the oldest first; that this person is shown the pending ones is recorded."""
+    """Proposals, the oldest first; that this person is shown the pending ones is recorded.
+
+    Raises `InvalidInput` for a status that there is not: its list would always be empty.
+    """
+    if status is not None and status not in get_args(ApprovalStatus):
+        raise InvalidInput(
+            f"{status!r} is no status of a proposal: give one of "
+            f"{', '.join(get_args(ApprovalStatus))}, or None for all"
+        )
     with database.connect() as connection:
         shown = approvals.list_approvals(
             connection, DEFAULT_TENANT, status=status, run_id=run_id, limit=limit
