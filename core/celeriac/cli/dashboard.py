@@ -1,5 +1,6 @@
 """What `celeriac up` shows in a terminal: services, queues, runs, and workers that died."""
 
+import threading
 import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -22,9 +23,11 @@ PAUSE_SECONDS = 1.0
 LARGEST_SHARE = 0.05
 """Of the time that may go into asking: counting many runs takes its while."""
 
+LONGEST_SILENCE_SECONDS = 10.0 + PAUSE_SECONDS / LARGEST_SHARE
+
 
 class Dashboard:
-    """Reads the database and the broker, and draws what it saw last while one of them is away."""
+    """Reads the database and the broker in a thread of its own, and draws what that saw last."""
 
     def __init__(self, stack: Stack, settings: Settings) -> None:
         servers = settings.model_copy(update={"broker_url": SecretStr(stack.broker_url)})
@@ -36,9 +39,13 @@ class Dashboard:
         self._overview = Overview({}, [])
         self._lengths: dict[str, int] = {}
         self._trouble: str | None = None
-        self._asking_seconds = 0.0
+        self._asked_at = time.monotonic()
+        self._is_over = threading.Event()
+        # A server that is frozen must not keep whoever draws from hearing Ctrl-C.
+        self._thread = threading.Thread(target=self._live, name="celeriac-dashboard", daemon=True)
 
     def __enter__(self) -> Self:
+        self._thread.start()
         return self
 
     def __exit__(
@@ -47,18 +54,16 @@ class Dashboard:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._is_over.set()
+        self._thread.join(PAUSE_SECONDS)
         self._app.close()
         self._database.close()
-
-    @property
-    def pause_seconds(self) -> float:
-        return max(PAUSE_SECONDS, self._asking_seconds / LARGEST_SHARE)
 
     def draw(self) -> "RenderableType":
         from rich.console import Group
         from rich.text import Text
 
-        self._ask()
+        silence_seconds = time.monotonic() - self._asked_at
         runs = ", ".join(
             f"{count} {status}" for status, count in sorted(self._overview.runs.items())
         )
@@ -70,12 +75,20 @@ class Dashboard:
         ]
         if self._trouble is not None:
             parts.append(Text(f"  {self._trouble}", style="red"))
+        elif silence_seconds > LONGEST_SILENCE_SECONDS:
+            parts.append(Text(f"  no answer for {silence_seconds:.0f} s", style="red"))
         if self._overview.deaths:
             parts.append(self._deaths())
         return Group(*parts)
 
+    def _live(self) -> None:
+        pause_seconds = 0.0
+        while not self._is_over.wait(pause_seconds):
+            began = self._asked_at = time.monotonic()
+            self._ask()
+            pause_seconds = max(PAUSE_SECONDS, (time.monotonic() - began) / LARGEST_SHARE)
+
     def _ask(self) -> None:
-        began = time.monotonic()
         try:
             with self._database.connect() as connection:
                 self._overview = read_overview(connection)
@@ -83,7 +96,6 @@ class Dashboard:
             self._trouble = None
         except CeleriacError as error:
             self._trouble = str(error)
-        self._asking_seconds = time.monotonic() - began
 
     def _services(self) -> "RenderableType":
         return table(

@@ -53,7 +53,7 @@ def up(
         broker_url=_url(settings.broker_url),
         on_change=news.tell,
     )
-    stack.start(give_up=ending.asked)
+    stack.start(give_up=ending.asked, hurry=ending.hurried)
     try:
         if as_json:
             print_json(stack.description.to_json())
@@ -127,7 +127,7 @@ def _watch(stack: "Stack", settings: "Settings", news: News, ending: Ending) -> 
         return
     from rich.live import Live
 
-    from celeriac.cli.dashboard import Dashboard
+    from celeriac.cli.dashboard import PAUSE_SECONDS, Dashboard
     from celeriac.cli.output import console
 
     news.is_wanted = False
@@ -136,7 +136,7 @@ def _watch(stack: "Stack", settings: "Settings", news: News, ending: Ending) -> 
             Dashboard(stack, settings) as dashboard,
             Live(dashboard.draw(), console=console(), auto_refresh=False) as live,
         ):
-            while not ending.asked.wait(dashboard.pause_seconds):
+            while not ending.asked.wait(PAUSE_SECONDS):
                 live.update(dashboard.draw(), refresh=True)
     finally:
         news.is_wanted = True

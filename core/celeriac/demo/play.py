@@ -93,7 +93,7 @@ class Play:
         self._narrator.say(f"{ORDERS_AT_ONCE} orders are placed, in one transaction")
         self._narrator.wait_for("the broker to be there again")
         emptied_at = self._now()
-        self._stage.stack.lose_broker_data()
+        self._stage.stack.lose_broker_data(self._timeline.give_up)
         self._narrator.say("the broker was killed and started again, without its data")
         self._complete(*orders)
         return emptied_at, orders

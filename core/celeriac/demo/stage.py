@@ -57,7 +57,7 @@ def set_up(
         # Meanwhile: its imports take as long as the servers do.
         thread = ending.enter_context(ThreadPoolExecutor(1))
         order_desk = thread.submit(load_order_desk)
-        stack.start(give_up)
+        stack.start(give_up, hurry)
         folder.mkdir(mode=0o700)
         holds.make()
         notifications.start(give_up)

@@ -46,7 +46,7 @@ class Timeline:
         """When `give_up` is set, whoever waits is given an error."""
         self._client = client
         self._narrator = narrator
-        self._give_up = give_up
+        self.give_up = give_up
         self._followed: list[_Followed] = []
 
     def follow(self, run_id: str) -> None:
@@ -65,14 +65,14 @@ class Timeline:
             self._look()
             if found:
                 return found
-            if self._give_up.is_set():
+            if self.give_up.is_set():
                 raise CeleriacError(f"the demo was stopped while it waited for {what}")
             if time.monotonic() > give_up_at:
                 raise CeleriacError(
                     f"the demo has waited {LONGEST_WAIT_SECONDS:g} s for {what}, in vain: what "
                     "the services wrote is in the logs of its data folder"
                 )
-            self._give_up.wait(LOOK_SECONDS)
+            self.give_up.wait(LOOK_SECONDS)
 
     def _look(self) -> None:
         for followed in self._followed:

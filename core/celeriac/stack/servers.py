@@ -105,12 +105,13 @@ class Servers:
             self._supervisor = None
         self.folder.release()
 
-    def lose_broker_data(self) -> None:
+    def lose_broker_data(self, give_up: threading.Event | None = None) -> None:
         """Kill the broker and start it again without anything that it held; returns when it
-        answers. Raises `StackFailed` if its URL was given: that one is not ours to kill."""
+        answers. Raises `StackFailed` if it does not, or when `give_up` is set, or if its URL was
+        given: that one is not ours to kill."""
         if self._broker is None:
             raise StackFailed("the broker was given by its URL, so it cannot be killed here")
-        self.supervisor.restart(broker.NAME, between=self._broker.forget)
+        self.supervisor.restart(broker.NAME, between=self._broker.forget, give_up=give_up)
 
 
 def _started(part: Part | None) -> Part:

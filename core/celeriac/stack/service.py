@@ -14,13 +14,14 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from celeriac.stack.account import Account
 from celeriac.stack.launching import KERNEL_TELLS, launched
 from celeriac.stack.log import last_words, open_log, size
+from celeriac.stack.question import Question
 
 FIRST_WAIT_SECONDS = 0.1
 LONGEST_WAIT_SECONDS = 15.0
@@ -53,7 +54,7 @@ class Program:
     address: str | None = None  # host:port, or a URL to be opened
     account: Account | None = None  # None: as ourselves
     is_ready: Callable[[int], bool]
-    """Asked with its pid while it starts. Must not block."""
+    """Asked with its pid while it starts, in a thread of its own (`Question`)."""
     may_start: Callable[[], bool] = _always
     """Asked before each start, until it is so: what the last one left may be in the way."""
     ready_seconds: float = 60.0
@@ -94,6 +95,10 @@ class Service:
     _wait_seconds: float = 0.0
     _next_wait_seconds: float = FIRST_WAIT_SECONDS
     _was_ready: bool = False
+    _is_ready: Question = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._is_ready = Question(self.program.is_ready)
 
     @property
     def line(self) -> Line:
@@ -179,7 +184,7 @@ class Service:
         if (ended := self._ended()) is not None:
             said = last_words(self.program.log, since=log_begins)
             self._fail(now, f"{ended} while it started{f': {said}' if said else ''}")
-        elif self.program.is_ready(self._process.popen.pid):
+        elif self._is_ready.is_so(self._process.popen.pid):
             self._was_ready = True
             self._enter(State.READY, now)
         elif now - self._since > self.program.ready_seconds:

@@ -99,11 +99,13 @@ class Stack:
         """What `DATA/stack.json` says."""
         return self._describe(self.services)
 
-    def start(self, give_up: threading.Event | None = None) -> None:
+    def start(
+        self, give_up: threading.Event | None = None, hurry: threading.Event | None = None
+    ) -> None:
         """Returns when all are ready, within a few seconds.
 
         Raises `StackRunning` or `StackFailed`, also when `give_up` is set meanwhile; then nothing
-        of it runs any more.
+        of it runs any more: it was stopped, with `hurry` as in `stop`.
         """
         try:
             self._servers.folder.hold()
@@ -121,7 +123,7 @@ class Stack:
             self._is_complete = True
             self._servers.folder.describe(self.description.to_json())
         except BaseException:
-            self.stop()
+            self.stop(hurry)
             raise
 
     def stop(self, hurry: threading.Event | None = None) -> None:
@@ -148,10 +150,10 @@ class Stack:
         """
         return self._servers.supervisor.kill(service)
 
-    def lose_broker_data(self) -> None:
+    def lose_broker_data(self, give_up: threading.Event | None = None) -> None:
         """Kill the broker and start it again without anything that it held; returns when it
-        answers. Raises `StackFailed` if it is not ours."""
-        self._servers.lose_broker_data()
+        answers. Raises `StackFailed` if it does not, or is not ours, or when `give_up` is set."""
+        self._servers.lose_broker_data(give_up)
 
     def _process_environment(self) -> Mapping[str, str]:
         environment = {
@@ -173,6 +175,8 @@ class Stack:
             )
 
     def _tell(self, lines: Sequence[Line]) -> None:
+        # In the supervisor's thread: `stop` may remove the description between the two lines, and
+        # this writes it once more. Nobody believes it: the lock says that the stack is gone.
         if self._is_complete:
             self._servers.folder.describe(self._describe(lines).to_json())
         self._on_change(lines)

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.05
 ROTATE_SECONDS = 2.0
+ALIVE_SECONDS = 1.0  # how often a caller looks whether the thread is still there
+RESTART_SECONDS = 90.0  # a first start may take 60 s, on a machine that does much else besides
 
 Answer = TypeVar("Answer")
 
@@ -81,16 +83,32 @@ class Supervisor:
                 self._call(lambda: self._each(names, Service.kill))
             self._wait_a_tick()
 
-    def restart(self, name: str, between: Callable[[], None] = lambda: None) -> None:
+    def restart(
+        self,
+        name: str,
+        between: Callable[[], None] = lambda: None,
+        give_up: threading.Event | None = None,
+    ) -> None:
         """Kill a service, do something while it is down, and start it again, without a wait.
 
-        Returns when it is ready.
+        Returns when it is ready. Raises `StackFailed` if it is not within `RESTART_SECONDS`, or if
+        `give_up` is set first; it is then still tried.
         """
         self._call(lambda: self._each([name], Service.kill))
         self.stop([name])
         self._call(between)
         self._call(lambda: self._each([name], lambda service: service.start(time.monotonic())))
-        self._wait_for(lambda lines: _line(lines, name).state is State.READY)
+        deadline = time.monotonic() + RESTART_SECONDS
+        for line in self._wait_for(
+            lambda lines: _line(lines, name).state is State.READY or time.monotonic() > deadline,
+            give_up,
+        ):
+            if line.name == name and line.state is not State.READY:
+                raise StackFailed(
+                    f"{name} is not ready again {RESTART_SECONDS:g} s after it was killed"
+                    f"{f': it {line.problem}' if line.problem else ''}. Its log is "
+                    f"{self._log(name)}"
+                )
 
     def kill(self, name: str) -> int:
         """SIGKILL to a service's whole process group; it is started again. Returns the number of
@@ -171,7 +189,15 @@ class Supervisor:
                 answer.set_exception(error)
 
         self._calls.put(do)
-        return answer.result()
+        while True:
+            try:
+                return answer.result(ALIVE_SECONDS)
+            except TimeoutError:
+                if answer.done():
+                    raise  # its own
+                # Closed since we looked: what was put behind that is never taken.
+                if not self._thread.is_alive():
+                    raise StackFailed("the stack has been stopped") from None
 
     def _wait_for(
         self,
@@ -179,6 +205,8 @@ class Supervisor:
         give_up: threading.Event | None = None,
     ) -> Sequence[Line]:
         while not fact(lines := self._lines):
+            if not self._thread.is_alive():
+                raise StackFailed("the stack has been stopped")
             if give_up is not None and give_up.is_set():
                 raise StackFailed("it was told to stop before everything was up")
             self._wait_a_tick()
