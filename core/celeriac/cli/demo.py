@@ -18,7 +18,6 @@ from celeriac.stack.description import is_running
 
 if TYPE_CHECKING:
     from celeriac.cli.screen import Screen
-    from celeriac.demo.verdict import Verdict
 
 KEPT_DATA = Path(".celeriac-demo")
 PREFIXES = ("CELERIAC_", "ORDER_DESK_")
@@ -50,17 +49,18 @@ def demo(
     ending = Ending()
     from celeriac.cli.screen import Screen
 
-    is_right = False
+    screen = Screen(to_stderr=as_json)
     try:
-        with Screen(to_stderr=as_json) as screen:
-            verdict = _perform(data, screen, ending, began_at, keep=keep, as_json=as_json)
-        is_right = verdict.is_right
+        with screen:
+            _perform(data, screen, ending, began_at, keep=keep, as_json=as_json)
     finally:
-        if given.data is None and (is_right or ending.asked.is_set()):
+        # With --keep it always ends by a signal: that must not remove what shows what was wrong.
+        is_wanted = not screen.verdict.is_right if screen.verdict else not ending.asked.is_set()
+        if given.data is None and not is_wanted:
             _remove(data)
         elif data.exists():
             typer.echo(f"Its data and logs are left in {data}", err=True)
-    if not is_right:
+    if screen.verdict is None or not screen.verdict.is_right:
         raise typer.Exit(1)
 
 
@@ -82,7 +82,7 @@ def _fresh_folder(named: str | None, *, keep: bool) -> Path:
 
 def _perform(
     data: Path, screen: "Screen", ending: Ending, began_at: float, *, keep: bool, as_json: bool
-) -> "Verdict":
+) -> None:
     screen.begin_act("Servers of its own, and a shop")
     screen.wait_for("PostgreSQL, a broker, a scheduler, two workers and Flower")
     from celeriac.demo.play import Play
@@ -114,7 +114,6 @@ def _perform(
             screen.wait_for("Ctrl-C")
             ending.asked.wait()
         screen.wait_for("everything to end")
-    return verdict
 
 
 def _remove(data: Path) -> None:

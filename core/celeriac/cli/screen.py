@@ -34,6 +34,7 @@ class Screen:
     plain lines."""
 
     def __init__(self, *, to_stderr: bool) -> None:
+        self.verdict: Verdict | None = None  # the one that was shown
         self._news = _ServiceNews(self.say)
         self._console = console(to_stderr=to_stderr)
         self._spinner = Spinner("dots")
@@ -76,6 +77,7 @@ class Screen:
         self._news.tell(lines)
 
     def show(self, verdict: Verdict, seconds: float) -> None:
+        self.verdict = verdict
         self._console.print(
             table(
                 ["", "what", "had to be", "is", "read from"],

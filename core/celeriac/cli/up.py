@@ -74,7 +74,9 @@ class Ending:
         self.asked = threading.Event()
         self.hurried = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._note)
+            # `nohup` has it ignored: the end of the terminal is not to be the end of us.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._note)
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         if self.asked.is_set():

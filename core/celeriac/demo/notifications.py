@@ -13,6 +13,7 @@ from typing import Self
 import httpx2
 
 from celeriac.demo.examples import NOTIFICATION_SERVICE
+from celeriac.errors import CeleriacError
 from celeriac.stack.ports import LOOPBACK, find_free
 from celeriac.stack.service import Program
 from celeriac.stack.supervisor import Supervisor
@@ -70,16 +71,26 @@ class NotificationService:
     def drop_answers(self, is_dropping: bool) -> None:
         """From now on deliver and then close the connection without a word; or stop doing that."""
         fault = {"drop_response": is_dropping}
-        httpx2.post(f"{self.address}/fault", json=fault).raise_for_status()
+        self._ask("POST", "/fault", fault)
 
     def read_ledger(self) -> Ledger:
         """Asked over HTTP, as its owner would be."""
-        rows = httpx2.get(f"{self.address}/ledger").raise_for_status().json()
+        rows = self._ask("GET", "/ledger").json()
         requests, deliveries = (
             [str(json.loads(row["body"])["order_id"]) for row in rows[table]]
             for table in ("requests", "deliveries")
         )
         return Ledger(requests, deliveries)
+
+    def _ask(self, method: str, path: str, value: object = None) -> httpx2.Response:
+        """Raises `CeleriacError` if it does not answer as it should."""
+        try:
+            return httpx2.request(method, f"{self.address}{path}", json=value).raise_for_status()
+        except httpx2.HTTPError as error:
+            raise CeleriacError(
+                f"the notification service at {self.address} does not answer {method} {path} "
+                f"({str(error) or type(error).__name__}); its log is {self._program.log}"
+            ) from error
 
     def _answers(self) -> bool:
         try:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from typing import TypeVar
 
 from sqlalchemy import Connection
 
@@ -22,6 +23,8 @@ from celeriac_storage import dispatch
 FIRST_ORDER = 1001
 ORDERS_AT_ONCE = 4
 PERSON = "demo"
+
+Found = TypeVar("Found")
 
 
 class Play:
@@ -106,7 +109,10 @@ class Play:
             lambda: self._run_if(order, RunStatus.NEEDS_ATTENTION), "the run to need a person"
         )
         self._stage.notifications.drop_answers(is_dropping=False)
-        (unknown,) = (each for each in run.effects if each.state is EffectState.UNKNOWN)
+        unknown = _only(
+            [each for each in run.effects if each.state is EffectState.UNKNOWN],
+            f"call of run {run.run_id} whose outcome is unknown",
+        )
         told = self._stage.notifications.read_ledger().deliveries.count(order.order_id)
         self._narrator.say(
             f"whether call {unknown.call_id} was made nobody here can know, so it is not made "
@@ -176,10 +182,20 @@ class Play:
         return steps[number] if len(steps) > number else None
 
     def _kill_holder(self, order: Order, held: Run, where: str) -> Kill:
-        workers = self._stage.client.workers()
-        pid = next(each.pid for each in workers if each.worker_id == held.worker_id)
+        pid = _only(
+            [
+                worker.pid
+                for worker in self._stage.client.workers()
+                if worker.worker_id == held.worker_id
+            ],
+            f"worker {held.worker_id}",
+        )
         groups = self._worker_groups()
-        name = next(each for each, group in groups.items() if group == os.getpgid(pid))
+        group = _group_of(pid)
+        name = _only(
+            [each for each, leader in groups.items() if leader == group],
+            f"service that process {pid} belongs to",
+        )
         killed_at = self._now()
         self._stage.stack.kill(name)
         assert held.worker_id is not None, "it holds the step"
@@ -200,3 +216,16 @@ class Play:
 
     def _live_pids(self) -> list[int]:
         return [worker.pid for worker in self._stage.client.workers() if worker.alive]
+
+
+def _only(found: Sequence[Found], what: str) -> Found:
+    if len(found) != 1:
+        raise CeleriacError(f"there should be one {what}, but there are {len(found)}")
+    return found[0]
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:  # it has died by itself
+        return None
