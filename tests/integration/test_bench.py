@@ -1,14 +1,20 @@
 """`celeriac bench` measures real processes; here, as little as it takes to see each figure."""
 
 import json
+import signal
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
+from celeriac.bench import failover
+from celeriac.client import Client
 from celeriac_storage import measuring
 from celeriac_storage.database import Database
 from tests.processes import Processes
 from tests.steps_by_hand import Hand
+from tests.waiting import eventually
 
 BENCH_SECONDS = 110.0
 on_redis = pytest.mark.parametrize("broker", ["redis"])
@@ -29,6 +35,49 @@ def test_failover_is_measured_from_a_kill_to_the_next_claim(processes: Processes
 
     assert 0.0 < figures.pop("median_seconds") == figures.pop("p99_seconds") < 30.0
     assert figures == {"kills": 1, "doubled_effects": 0, "lost_runs": 0}
+
+
+class NoProcesses:
+    """As if every worker were lost."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def __enter__(self) -> "NoProcesses":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: SimpleNamespace(pid=-1)
+
+
+def test_a_run_that_does_not_come_back_is_counted_as_lost(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failover, "Processes", NoProcesses)
+    monkeypatch.setattr(failover, "REACH_SECONDS", 0.1)
+    monkeypatch.setattr(failover, "LOST_SECONDS", 0.1)
+
+    with Client(database.url) as client:
+        figures = failover.measure_failover(client, database, kills=2)
+
+    assert (figures.kills, figures.lost_runs, figures.median_seconds) == (0, 2, None)
+
+
+@on_redis
+@pytest.mark.processes
+def test_no_process_outlives_a_measurement_that_is_killed(processes: Processes) -> None:
+    bench = processes.start(["bench", "growth", "--steps", "100000", "--json"])
+    started = eventually(
+        lambda: bench.pids[1:], until=lambda pids: len(pids) == 2, deadline_seconds=60
+    )
+    children = [psutil.Process(pid) for pid in started]
+
+    bench.send(signal.SIGTERM)
+    bench.wait(BENCH_SECONDS)
+
+    _, left = psutil.wait_procs(children, timeout=30)
+    assert left == []
 
 
 @on_redis

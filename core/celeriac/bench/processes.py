@@ -12,21 +12,37 @@ from types import TracebackType
 from typing import Self
 
 from celeriac.errors import CeleriacError
+from celeriac.stack.launching import KERNEL_TELLS, launched
 from celeriac_storage import measuring
 from celeriac_storage.database import Database
 
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
+QUEUE = "celeriac"
 AGENTS = str(Path(__file__).with_name("agents.py"))
 
 
 class Processes:
-    """Starts processes in process groups of their own; leaving the block ends them all."""
+    """Starts processes in process groups of their own. Leaving the block ends them all, and so does
+    the end of this process, however that comes: they would work for ever on whatever is queued.
+    """
 
     def __init__(self, database: Database, environment: Mapping[str, str]) -> None:
         self._database = database
-        self._environment = {**os.environ, "CELERIAC_AGENTS": AGENTS, **environment}
-        self._stack = ExitStack()
+        # As this installation is set up, except for where it works and for what tests arm.
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("CELERIAC_TEST_")
+        }
+        self._environment = {
+            **inherited,
+            "CELERIAC_AGENTS": AGENTS,
+            "CELERIAC_QUEUES": QUEUE,
+            **environment,
+        }
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._guards = ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -37,7 +53,11 @@ class Processes:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._stack.close()
+        for process in self._started:
+            process.terminate()  # all before the first wait; one that is dead is left alone
+        for process in self._started:
+            _end(process)
+        self._guards.close()
 
     def start_scheduler(self) -> "subprocess.Popen[bytes]":
         return self.start("-m", "celeriac.cli.main", "scheduler")
@@ -47,14 +67,19 @@ class Processes:
         return self.start("-m", "celeriac.cli.main", "worker")
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        theirs, ours = (None, None) if KERNEL_TELLS else os.pipe()
         process = subprocess.Popen(  # noqa: S603 - our own command line
-            [sys.executable, *arguments],
+            launched([sys.executable, *arguments], account=None, guard=theirs),
             env=self._environment,
             start_new_session=True,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            pass_fds=() if theirs is None else (theirs,),
         )
-        self._stack.callback(_end, process)
+        if theirs is not None and ours is not None:
+            os.close(theirs)
+            self._guards.callback(os.close, ours)
+        self._started.append(process)
         return process
 
     def wait_for_workers(self, *processes: "subprocess.Popen[bytes]") -> None:
@@ -77,18 +102,23 @@ class Processes:
 
 def wait_until(fact: Callable[[], bool], seconds: float, what: str, every: float = 0.02) -> None:
     """Wait for a fact. Raises `CeleriacError` after so many seconds."""
+    if not comes_true(fact, seconds, every):
+        raise CeleriacError(f"waited {seconds:g} s for {what}, in vain")
+
+
+def comes_true(fact: Callable[[], bool], seconds: float, every: float = 0.02) -> bool:
+    """Whether it does within so many seconds."""
     deadline = time.monotonic() + seconds
     while not fact():
         if time.monotonic() > deadline:
-            raise CeleriacError(f"waited {seconds:g} s for {what}, in vain")
+            return False
         time.sleep(every)
+    return True
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -2,11 +2,11 @@
 
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from celery import Celery
@@ -84,10 +84,19 @@ def _run_rate(client: Client, database: Database, steps: int | str, task_events:
 
 def _chain_rate(database: Database, settings: Settings, task_events: bool) -> float:
     """As many chains of as many no-op tasks, each enqueueing the next."""
-    app = chain_app(settings)
-    counter = _Counter()
-    counter.reset()
-    with Processes(database, {"CELERIAC_TASK_EVENTS": str(task_events).lower()}) as processes:
+    with TemporaryDirectory(prefix="celeriac-bench-") as folder:
+        return _timed_chains(database, settings, task_events, _Counter(Path(folder) / "count"))
+
+
+def _timed_chains(
+    database: Database, settings: Settings, task_events: bool, counter: "_Counter"
+) -> float:
+    app = chain_app(settings, counter)
+    environment = {
+        "CELERIAC_TASK_EVENTS": str(task_events).lower(),
+        COUNT_FILE: str(counter.path),
+    }
+    with Processes(database, environment) as processes:
         workers = [processes.start("-m", __name__) for _ in range(WORKERS)]
         _wait_for_ping(app, len(workers))
         began = time.monotonic()
@@ -99,12 +108,13 @@ def _chain_rate(database: Database, settings: Settings, task_events: bool) -> fl
 
 
 _QUEUE = "celeriac-bench-chain"
+COUNT_FILE = "CELERIAC_BENCH_COUNT_FILE"
+"""Tells the chain's workers where this measurement counts."""
 
 
-def chain_app(settings: Settings) -> Celery:
+def chain_app(settings: Settings, counter: "_Counter") -> Celery:
     """Plain Celery with the same broker settings, acknowledgement and serializer."""
     app = make_app(settings.model_copy(update={"queues": _QUEUE}))
-    counter = _Counter()
 
     @app.task(name="celeriac.bench.hop", acks_late=True, ignore_result=True, shared=False)
     def hop(chain: str, number: int) -> None:
@@ -125,18 +135,16 @@ def chain_app(settings: Settings) -> Celery:
 class _Counter:
     """Counts finished chains in a file: a broker that is measured should not do the counting."""
 
-    def __init__(self) -> None:
-        self._path = Path(tempfile.gettempdir()) / f"celeriac-bench-{os.getuid()}.count"
-
-    def reset(self) -> None:
-        self._path.write_bytes(b"")
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
 
     def add(self) -> None:
-        with self._path.open("ab", buffering=0) as file:
+        with self.path.open("ab", buffering=0) as file:
             file.write(b".")
 
     def value(self) -> int:
-        return self._path.stat().st_size
+        return self.path.stat().st_size
 
 
 def _wait_for_ping(app: Celery, workers: int) -> None:
@@ -151,7 +159,7 @@ if __name__ == "__main__":
     from celeriac.settings import settings as configured
 
     chosen = configured()
-    worker = chain_app(chosen).Worker(
+    worker = chain_app(chosen, _Counter(Path(os.environ[COUNT_FILE]))).Worker(
         hostname=f"chain-{os.getpid()}@localhost",
         pool=chosen.pool,
         concurrency=chosen.slots,
