@@ -16,7 +16,6 @@ OPTIONS = {"sh": {"until", "usage", "not-run"}, "python": {"file"}, "text": set(
 
 ELSEWHERE = {
     "docs/deploy.md": "needs Docker, systemd, and roles of one's own",
-    "docs/embedded.md": "what it shows is what tutorial.md types",
     "docs/existing-celery-app.md": "its application is one of tests/integration",
     "docs/flower.md": "its commands stay in the foreground",
 }
