@@ -262,9 +262,9 @@ def _translated(url: str) -> Iterator[None]:
             raise
         cause = _driver_error(error)
         raise DatabaseUnavailable(
-            f"PostgreSQL at {redact_url(url)} does not answer "
+            f"PostgreSQL at {redact_url(url)} cannot be used "
             f"({redact(str(cause)).strip() or type(cause).__name__}): check that it runs "
-            "and that CELERIAC_DATABASE_URL is right"
+            "and that its URL is right"
         ) from error
 
 

@@ -80,6 +80,6 @@ def broker_unavailable(app: Celery, error: Exception) -> BrokerUnavailable:
             "nobody has declared the queue otherwise"
         )
     return BrokerUnavailable(
-        f"the broker at {what.format('does not answer')}: check that it runs and that "
-        "CELERIAC_BROKER_URL is right"
+        f"the broker at {what.format('does not answer')}: check that it runs and that its URL is "
+        "right"
     )

@@ -12,7 +12,12 @@ from celeriac.cli.main import app
 from tests.docs.pages import PAGES, Block, blocks
 from tests.docs.reader import Reader, assert_printed, lay_checkout
 
-OPTIONS = {"sh": {"until", "usage", "not-run"}, "python": {"file"}, "text": set(), "mermaid": set()}
+OPTIONS = {
+    "sh": {"until", "usage", "not-run"},
+    "python": {"file", "not-run"},
+    "text": set(),
+    "mermaid": set(),
+}
 
 ELSEWHERE = {
     "docs/deploy.md": "needs Docker, systemd, and roles of one's own",
@@ -70,6 +75,8 @@ def test_the_python_of_a_page_runs(
     typed = "".join(block.code for block in blocks(page) if is_typed(block))
     for block in blocks(page):
         # A program that the page's shell runs is for there.
+        if "not-run" in block.options:
+            continue
         if block.language == "python" and f"python {block.options.get('file')}\n" not in typed:
             exec(compile(block.code, str(block), "exec"), names)  # noqa: S102 - our own pages
 

@@ -332,7 +332,7 @@ def test_an_unreachable_database_is_named_without_its_password(command: list[str
     error = _error(_invoke(NOWHERE, tuple(command)), 1)
 
     assert "PostgreSQL at postgresql://shop:" in error
-    assert "127.0.0.1:1/shop does not answer" in error
+    assert "127.0.0.1:1/shop cannot be used" in error
     assert "CELERIAC_DATABASE_URL" in error
     assert "hunter2secret" not in error
 
@@ -633,6 +633,19 @@ def test_a_parameter_of_the_database_url_that_is_unknown_is_told_in_one_line() -
     told = _error(_invoke("postgresql://127.0.0.1:1/x?nonsense=1", ("runs",)), 1)
 
     assert 'invalid connection option "nonsense"' in told
+
+
+def test_run_wait_tells_what_a_pause_waits_for_and_for_how_long_it_waits_is_given(
+    cli: Cli, agents_module: str
+) -> None:
+    wait = ["--wait", "--timeout", "0.5", "--json"]
+
+    waited = cli("run", "desk", "--input", '"hello"', "--agents", agents_module, *wait)
+
+    assert (waited.exit_code, waited.stdout) == (1, "")
+    pause, given_up = waited.stderr.splitlines()
+    assert "waits for a worker: no live worker has agent desk" in pause
+    assert "is still paused after 0.5 s; it goes on all the same" in given_up
 
 
 @pytest.mark.parametrize("group", [[], ["bench"]])

@@ -109,6 +109,24 @@ def test_without_any_stack_it_is_said_how_to_start_one(data: Path) -> None:
         database_url(Environment().settings())
 
 
+@pytest.mark.usefixtures("running")
+def test_a_broker_of_somebody_elses_is_said_to_be_why_the_database_is_not_used() -> None:
+    settings = Environment(broker_url="redis://127.0.0.1:1/0").settings()
+
+    with pytest.raises(WrongUsage, match=r"is not that of the stack .*name both, or neither"):
+        database_url(settings)
+
+
+def test_a_stack_below_the_folder_that_was_named_is_pointed_to(folder: Path) -> None:
+    below = Folder(folder / "shop" / ".celeriac")
+    below.hold()
+    try:
+        with pytest.raises(WrongUsage, match=f"but one runs in {below.path}"):
+            database_url(Environment(data=str(folder / "shop")).settings())
+    finally:
+        below.release()
+
+
 def test_a_look_whether_a_stack_runs_keeps_no_other_from_starting(held: Folder) -> None:
     held.release()
     look = os.open(held.path / "lock", os.O_RDONLY)

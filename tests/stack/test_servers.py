@@ -19,9 +19,11 @@ import pytest
 import redis
 
 from celeriac.errors import StackFailed, StackRunning
+from celeriac.stack import remains
 from celeriac.stack.account import SYSTEM_FOLDER
-from celeriac.stack.folder import remove
+from celeriac.stack.folder import Folder, remove
 from celeriac.stack.launching import launched
+from celeriac.stack.postgres import Postgres
 from celeriac.stack.servers import Servers
 from celeriac.stack.service import State
 from tests.machine import (
@@ -38,6 +40,9 @@ START_SECONDS = 60.0
 HOLDS_SERVERS = """
 import json, sys
 from pathlib import Path
+from celeriac.stack import remains
+from celeriac.stack.folder import Folder
+from celeriac.stack.postgres import Postgres
 from celeriac.stack.servers import Servers
 
 with Servers(Path(sys.argv[1])) as servers:
@@ -231,6 +236,24 @@ def test_data_of_another_major_version_are_not_touched(data: Path) -> None:
         Servers(data).start()
 
     assert [found.name for found in data.glob("servers/postgres-*")] == ["postgres-15"]
+
+
+@pytest.mark.parametrize("can_look", [True, False])
+def test_the_servers_own_guard_goes_only_where_we_can_look_ourselves(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch, can_look: bool
+) -> None:
+    monkeypatch.setattr(remains, "CAN_LOOK", can_look)
+    folder = Folder(prepared)
+    folder.hold()
+    try:
+        postgres = Postgres(folder)
+        guard = postgres.program.folder / "postmaster.pid"
+        guard.touch()
+
+        assert postgres.program.may_start()
+        assert guard.exists() != can_look
+    finally:
+        folder.release()
 
 
 def test_a_full_disk_is_said_and_leaves_nothing_half_made(folder: Path) -> None:

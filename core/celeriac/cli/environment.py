@@ -117,9 +117,20 @@ def _with_servers_of_stack(settings: "Settings") -> "Settings":
 
 
 def _no_stack(settings: "Settings") -> str:
-    data = Path(settings.data)
+    data = Path(settings.data).absolute()
+    is_described = (data / DESCRIPTION).exists()
+    if is_running(data) and is_described:
+        return (
+            f"the broker that was named is not that of the stack in {data}, so that its database "
+            "is not used either (name both, or neither)"
+        )
     if is_running(data):
         return f"the stack in {data} is not ready yet"
-    if (data / DESCRIPTION).exists():
+    if is_described:
         return f"the stack in {data} does not run any more, it was killed"
+    usual = Path(str(type(settings).model_fields["data"].default))
+    if is_running(data / usual):
+        return f"no stack runs in {data}, but one runs in {data / usual}"
+    if data == usual.absolute():
+        return f"no stack runs in {data} (--data names another folder than the one you are in)"
     return f"no stack runs in {data}"

@@ -10,6 +10,7 @@ from celeriac.cli.group import WrongUsage
 from celeriac.cli.output import AsJson, print_json, printable
 from celeriac.cli.runs import print_run
 from celeriac.errors import InvalidInput
+from celeriac.states import RunStatus
 
 if TYPE_CHECKING:
     from celeriac.agent import Agent
@@ -40,14 +41,19 @@ def run(
         ),
     ] = "wait",
     wait: Annotated[
-        bool, typer.Option("--wait", help="Watch until it has ended or needs a person.")
+        bool, typer.Option("--wait", help="Watch until it has ended or needs attention.")
     ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="With --wait: at most so long."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a run of an agent.
 
-    With --wait the command ends when the run has ended, or when it needs a person's attention,
-    prints the run as `celeriac show` does, and exits with 0 only if the run is completed.
+    With --wait the command ends when the run has ended, or when its status is needs_attention,
+    prints the run as `celeriac show` does, and exits with 0 only if the run is completed. A pause
+    is waited out, also one for a person's decision; what for is told on standard error.
     """
     value = parse_json(sys.stdin.read() if input == "-" else input, "--input")
     found = environment(context)
@@ -61,7 +67,7 @@ def run(
             on_busy=on_busy,
         )
         if wait:
-            ended = watched(client, started.run_id, as_json=as_json)
+            ended = watched(client, started.run_id, timeout=timeout, as_json=as_json)
             print_run(client, ended, as_json=as_json)
             raise typer.Exit(0 if ended.status == "completed" else 1)
     if as_json:
@@ -93,14 +99,32 @@ def _agent(found: Environment, name: str) -> "Agent | str":
     return load_agents(modules).get(name, name)
 
 
-def watched(client: "Client", run_id: str, *, as_json: bool) -> "Run":
-    """The run when it has ended or needs a person, with its timeline shown on a terminal."""
+def watched(client: "Client", run_id: str, *, timeout: float | None = None, as_json: bool) -> "Run":
+    """The run when it has ended or needs a person, with its timeline shown on a terminal; elsewhere
+    only what it waits for. Raises `TimeoutError` after `timeout` seconds."""
     try:
         if as_json or not sys.stdout.isatty():
-            return client.wait(run_id)
+            return _telling_pauses(client, run_id, timeout)
         from celeriac.cli.timeline import follow
 
-        return follow(client, run_id)
+        return follow(client, run_id, timeout)
     except KeyboardInterrupt:
         typer.echo(f"run {run_id} goes on; `celeriac show {run_id}` tells how far it is", err=True)
         raise typer.Exit(130) from None
+
+
+def _telling_pauses(client: "Client", run_id: str, timeout: float | None) -> "Run":
+    """Say on standard error what the run waits for, each time that this is something else."""
+    from celeriac.cli.words import waiting_for
+
+    told: str | None = None
+    last: Run | None = None
+    for run in client.watch(run_id, timeout):
+        last = run
+        if run.status is RunStatus.PAUSED:
+            waits = waiting_for(run, client.waits_for(run_id))
+            if waits is not None and waits != told:
+                typer.echo(f"run {run_id} waits {waits}", err=True)
+            told = waits
+    assert last is not None, "a run is watched at least once"
+    return last

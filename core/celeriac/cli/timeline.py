@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 Line = tuple[datetime, Text]
 
 
-def follow(client: "Client", run_id: str) -> "Run":
+def follow(client: "Client", run_id: str, timeout_seconds: float | None = None) -> "Run":
     """Print the run's timeline as it grows, until it has ended or needs attention."""
     steps_told = events_told = 0
     last: Run | None = None
     with Live(console=console(), refresh_per_second=8, transient=True) as live:
-        for run in client.watch(run_id):
+        for run in client.watch(run_id, timeout_seconds):
             events = list(client.events(run_id, events_told))
             for _, line in in_order(run.steps[steps_told:], events):
                 live.console.print(line)

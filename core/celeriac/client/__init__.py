@@ -197,9 +197,12 @@ class Client:
             pass
         return self._watching.run(RunId(run_id))
 
-    def watch(self, run_id: str) -> Iterator[Run]:
-        """The run now and after each change, until it has ended or needs a person's attention."""
-        for _ in self._watching.positions(RunId(run_id)):
+    def watch(self, run_id: str, timeout_seconds: float | None = None) -> Iterator[Run]:
+        """The run now and after each change, until it has ended or needs a person's attention.
+
+        Pauses, and what raises, are as in `wait`.
+        """
+        for _ in self._watching.positions(RunId(run_id), timeout_seconds=timeout_seconds):
             yield self._watching.run(RunId(run_id))
 
     def waits_for(self, run_id: str) -> Wait:

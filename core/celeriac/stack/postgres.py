@@ -14,6 +14,7 @@ from urllib.parse import quote
 import psycopg
 
 from celeriac.errors import StackFailed
+from celeriac.stack import remains
 from celeriac.stack.account import reachable
 from celeriac.stack.folder import Folder
 from celeriac.stack.launching import launched
@@ -142,10 +143,12 @@ class Postgres:
 
         PostgreSQL looks at postmaster.pid by itself, and refuses to start if that process exists:
         also one that only nobody has waited for, or another program that has its number by now.
+        Where we cannot look ourselves, that is the only guard there is.
         """
         if not are_gone(self._data):
             return False
-        (self._data / "postmaster.pid").unlink(missing_ok=True)
+        if remains.CAN_LOOK:
+            (self._data / "postmaster.pid").unlink(missing_ok=True)
         return True
 
     def _is_ready(self, pid: int) -> bool:

@@ -10,6 +10,8 @@ PATIENCE_SECONDS = 5.0
 """Children of a killed PostgreSQL end when they look up from what they do: within milliseconds,
 unless a long statement runs in one."""
 
+CAN_LOOK = Path("/proc").is_dir()
+
 _waiting_since: dict[Path, float] = {}
 
 
@@ -17,7 +19,7 @@ def are_gone(data: Path) -> bool:
     """Whether no process works in the folder `data` any more; those that stay too long are killed.
 
     Safe only under the folder's lock: then none of them can belong to somebody's stack. Where there
-    is no /proc (macOS) it sees nothing, and the server's own look must do.
+    is no /proc (macOS) it sees nothing (`CAN_LOOK`), and the server's own look must do.
     """
     pids = _working_in(data)
     if not pids:
