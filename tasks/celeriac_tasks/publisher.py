@@ -73,13 +73,13 @@ class Publisher:
 
 def broker_unavailable(app: Celery, error: Exception) -> BrokerUnavailable:
     url: Any = app.conf.broker_url
-    what = f"{redact_url(str(url))} {{}} ({redact(str(error)) or type(error).__name__})"
+    where, why = redact_url(str(url)), redact(str(error)) or type(error).__name__
     if isinstance(error, kombu_errors.ChannelError):
         return BrokerUnavailable(
-            f"the broker at {what.format('refuses')}: check that its user may do that, and that "
+            f"the broker at {where} refuses ({why}): check that its user may do that, and that "
             "nobody has declared the queue otherwise"
         )
     return BrokerUnavailable(
-        f"the broker at {what.format('does not answer')}: check that it runs and that its URL is "
+        f"the broker at {where} does not answer ({why}): check that it runs and that its URL is "
         "right"
     )

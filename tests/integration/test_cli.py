@@ -333,7 +333,7 @@ def test_an_unreachable_database_is_named_without_its_password(command: list[str
 
     assert "PostgreSQL at postgresql://shop:" in error
     assert "127.0.0.1:1/shop cannot be used" in error
-    assert "CELERIAC_DATABASE_URL" in error
+    assert "that its URL is right" in error
     assert "hunter2secret" not in error
 
 
@@ -341,7 +341,7 @@ def test_an_unreachable_broker_is_named_by_what_cannot_do_without(cli: Cli) -> N
     error = _error(cli("scheduler", broker_url="redis://127.0.0.1:1/0"), 1)
 
     assert "the broker at redis://127.0.0.1:1/0 does not answer" in error
-    assert "CELERIAC_BROKER_URL" in error
+    assert "that its URL is right" in error
 
 
 def test_migrate_makes_an_empty_database_ready(empty_database_url: str) -> None:
