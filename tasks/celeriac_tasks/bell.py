@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import redis
 
 from celeriac.ids import RunId
-from celeriac_tasks.broker_url import check_broker_url, is_redis_url
+from celeriac_tasks.broker_url import check_redis_url, is_redis_url
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def listening(broker_url: str | None, run_id: RunId) -> Iterator[Ear]:
     if broker_url is None or not is_redis_url(broker_url):
         yield _Deaf()
         return
-    check_broker_url(broker_url)
+    check_redis_url(broker_url)
     with redis.Redis.from_url(broker_url, **_TIMEOUTS) as client:
         yield _Listening(client, run_id)
 
