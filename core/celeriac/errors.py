@@ -24,6 +24,7 @@
     │   └── StackRunning        another process runs the stack of this folder
     ├── NoConnection            a tool asked for a connection that its effect does not give it
     └── ToolError               raised by a tool: it failed and certainly changed nothing
+        └── WorkspaceAway       its files cannot be used from this worker, or not now
 
 Over HTTP, unknown ids are 404, `InvalidInput` is 422, `Conflict` 409, `NotAllowed` 403 and
 `Unavailable` 503. A message says what happened and with which values, why, and what to do now.
@@ -132,4 +133,10 @@ class ToolError(CeleriacError):
 
     Any other exception from a tool with `effect="external"` leaves the outcome unknown, because it
     may have come after the change, and the run waits for a person (`docs/effects.md`).
+    """
+
+
+class WorkspaceAway(ToolError):
+    """The workspace cannot be used from this worker, or not now: it is not mounted here, it is
+    locked, or there is no git. Nothing was changed.
     """

@@ -40,6 +40,16 @@ class Settings(BaseSettings):
     )
     queues: str = Field(default="celeriac", description="queues a worker serves, comma-separated")
 
+    workspaces: str = Field(
+        default="",
+        description="folder that holds the workspaces of runs and what is kept about them, shared "
+        "by all workers; without it, `workspaces` in the data folder",
+    )
+    workspace_roots: str = Field(
+        default="",
+        description="folders inside which a run's input may name its workspace, comma-separated",
+    )
+
     pool: Pool = Field(default="threads", description="how a worker runs many steps at once")
     slots: int = Field(
         default=64, ge=1, le=4096, description="steps a worker holds at once, most of them waiting"
@@ -147,6 +157,10 @@ class Settings(BaseSettings):
     @property
     def agent_modules(self) -> list[str]:
         return _names(self.agents)
+
+    @property
+    def workspace_root_folders(self) -> list[str]:
+        return _names(self.workspace_roots)
 
     @property
     def queue_names(self) -> list[str]:

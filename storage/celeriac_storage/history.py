@@ -58,6 +58,13 @@ def load_messages(
     return [_message(row) for row in rows]
 
 
+def load_input(connection: Connection, run_id: RunId) -> JsonValue:
+    """What the run was given when it was started."""
+    query = "SELECT input FROM celeriac.runs WHERE run_id = %s"
+    value: JsonValue = connection.exec_driver_sql(query, (run_id,)).scalar_one()
+    return value
+
+
 def load_thread_messages(connection: Connection, claim: Claim) -> list[StoredMessage]:
     """What earlier runs of the thread said, in order. They are read where they are, never copied.
 

@@ -16,7 +16,7 @@ from celeriac.messages import results_message
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
 from celeriac.tools import Tool
-from celeriac_storage import artifacts, consuming, effects
+from celeriac_storage import artifacts, consuming, effects, history
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
@@ -243,7 +243,13 @@ class Acting:
             _undone_result=None if undoes is None else undoes.result,
             _connection=connection,
             _report=lambda text: self._note_progress(effect, text),
+            _read_input=self._read_input,
         )
+
+    def _read_input(self) -> JsonValue:
+        # On a connection of its own, in a transactional tool too: the input never changes.
+        with self._database.connect() as connection:
+            return history.load_input(connection, self._claim.run_id)
 
     def _note_progress(self, effect: Effect, text: str) -> None:
         with self._lock:

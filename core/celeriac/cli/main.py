@@ -22,6 +22,7 @@ from celeriac.cli import (
     starting,
     up,
     workers,
+    workspaces,
 )
 from celeriac.cli.environment import Environment
 from celeriac.cli.group import CommandGroup
@@ -101,6 +102,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(bench.bench, name="bench")
+app.add_typer(workspaces.workspaces, name="workspaces")
 
 
 if __name__ == "__main__":
