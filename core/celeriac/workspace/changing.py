@@ -223,11 +223,12 @@ def _put(
     step: int,
 ) -> Record:
     (change,) = record.changes
-    _remove_earlier_temporary(workspace, root, record.key)
+    earlier = _removed_temporary(workspace, root, record.key)
     temporary = temporary_name(record.key, record.token)
     try:
         if content is not None:
-            made = make_folders(root, parts[:-1])
+            made = [*earlier.made_folders] if earlier is not None else []
+            made += make_folders(root, parts[:-1])
             path = "/".join((*parts[:-1], temporary))
             record = replace(record, temporary=path, made_folders=made)
         with opened_folder(root, parts[:-1]) as folder:
@@ -263,13 +264,15 @@ def _check_unchanged(root: int, parts: tuple[str, ...], change: Change) -> None:
         raise ToolError(f"{change.path!r} was changed by somebody else meanwhile; read it again")
 
 
-def _remove_earlier_temporary(workspace: Workspace, root: int, key: str) -> None:
+def _removed_temporary(workspace: Workspace, root: int, key: str) -> Record | None:
+    """The record of an earlier attempt, whose new content is taken away."""
     earlier = records.find(workspace, key)
     if earlier is None or not earlier.temporary:
-        return
+        return earlier
     parts = tuple(earlier.temporary.split("/"))
     with suppress(ToolError, FileNotFoundError), opened_folder(root, parts[:-1]) as folder:
         os.unlink(parts[-1], dir_fd=folder)
+    return earlier
 
 
 def write_temporary(folder: int, name: str, file: File) -> None:
