@@ -180,7 +180,7 @@ def test_verify_decides_by_what_stands_there_if_the_end_was_not_noted(
 
 
 def test_a_call_that_is_late_changes_nothing(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celeriac.workspace.tools.FILE_SECONDS", -1.0)
+    monkeypatch.setattr("celeriac.workspace.tools.CHANGE_SECONDS", -1.0)
 
     with pytest.raises(ToolError, match="given up"):
         files.write("a.txt", "late")

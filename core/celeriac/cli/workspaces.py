@@ -32,7 +32,7 @@ def prepare(
     from celeriac.workspace.place import prepare as make
     from celeriac.workspace.place import workspaces_path
 
-    given = folder or workspaces_path(environment(context).settings())
+    given = folder or workspaces_path(environment(context).named_settings())
     make(given.absolute())
     if as_json:
         print_json({"folder": str(given.absolute())})
@@ -41,11 +41,11 @@ def prepare(
 
 
 @workspaces.command()
-def show(run_id: RunId, as_json: AsJson = False) -> None:
+def show(context: typer.Context, run_id: RunId, as_json: AsJson = False) -> None:
     """Tell what was done in a run's workspace, oldest first, by this run and by others."""
     from celeriac.workspace.records import all_records, to_json
 
-    found = all_records(_workspace(run_id))
+    found = all_records(_workspace(context, run_id))
     if as_json:
         for record in found:
             print_json(to_json(record))
@@ -69,6 +69,7 @@ def show(run_id: RunId, as_json: AsJson = False) -> None:
 
 @workspaces.command()
 def rollback(
+    context: typer.Context,
     run_id: RunId,
     to: Annotated[
         str,
@@ -82,7 +83,7 @@ def rollback(
     """
     from celeriac.workspace.rollback import roll_back
 
-    report = roll_back(_workspace(run_id), to)
+    report = roll_back(_workspace(context, run_id), to)
     if as_json:
         print_json(report)
         return
@@ -96,11 +97,15 @@ def rollback(
     print_table(["", "path"], lists, empty="there was nothing to take back")
 
 
-def _workspace(run_id: str) -> "Workspace":
+def _workspace(context: typer.Context, run_id: str) -> "Workspace":
     from celeriac.ids import DEFAULT_TENANT
-    from celeriac.workspace.place import of_run
+    from celeriac.workspace.place import of_run, workspaces_path
 
-    found = of_run(DEFAULT_TENANT, run_id)
+    top = workspaces_path(environment(context).named_settings())
+    found = of_run(DEFAULT_TENANT, run_id, top)
     if found is None:
-        raise UnknownRun(f"run {run_id} has changed nothing in any workspace that is kept here")
+        raise UnknownRun(
+            f"run {run_id} has changed nothing in any workspace that is kept in {top}; "
+            "CELERIAC_WORKSPACES or --data name another folder"
+        )
     return found

@@ -161,6 +161,7 @@ class Stack:
             "CELERIAC_DATABASE_URL": self.database_url,
             "CELERIAC_BROKER_URL": self.broker_url,
             "CELERIAC_AGENTS": self._agents,
+            "CELERIAC_DATA": str(self._servers.folder.path),  # where their workspaces are
             "PYTHONUNBUFFERED": "1",
         }
         if self._has_own_database:

@@ -115,10 +115,11 @@ class Place:
         return workspace
 
 
-def of_run(tenant_id: str, run_id: str) -> Workspace | None:
-    """The workspace that a run has changed something in; None if it has not."""
+def of_run(tenant_id: str, run_id: str, top: Path | None = None) -> Workspace | None:
+    """The workspace that a run has changed something in; None if it has not. `top` is the folder of
+    workspaces, if it is not this process's own."""
     try:
-        text = _note_of_run(tenant_id, run_id).read_text()
+        text = _note_of_run(top or workspaces_folder(), tenant_id, run_id).read_text()
     except FileNotFoundError:
         return None
     noted = json.loads(text)
@@ -127,14 +128,14 @@ def of_run(tenant_id: str, run_id: str) -> Workspace | None:
 
 def note_run(tenant_id: str, run_id: str, workspace: Workspace) -> None:
     """Keep in mind where the run works, for those who know only the run."""
-    note = _note_of_run(tenant_id, run_id)
+    note = _note_of_run(workspaces_folder(), tenant_id, run_id)
     if not note.exists():
         paths = {"files": str(workspace.files), "kept": str(workspace.kept)}
         write_whole(note, json.dumps(paths).encode())
 
 
-def _note_of_run(tenant_id: str, run_id: str) -> Path:
-    return workspaces_folder() / "runs" / f"{_hash(tenant_id, run_id)}.json"
+def _note_of_run(top: Path, tenant_id: str, run_id: str) -> Path:
+    return top / "runs" / f"{_hash(tenant_id, run_id)}.json"
 
 
 def workspaces_folder() -> Path:

@@ -22,6 +22,8 @@ from celeriac.workspace.commands import run_command as run
 from celeriac.workspace.place import Place
 
 FILE_SECONDS = 60.0  # one call that reads or changes a file
+# Earlier than the call is taken for lost: a worker that wakes up after that changes nothing more.
+CHANGE_SECONDS = FILE_SECONDS - 10.0
 COMMAND_SECONDS = 120.0  # one command, unless the agent's author says otherwise
 MARGIN_SECONDS = 60.0  # around a command: two snapshots and the wait for the lock
 
@@ -119,7 +121,7 @@ def _changing(place: Place, approval: Approval | None) -> list[Tool[..., Any]]:
     def change(
         ctx: ToolContext, path: str, plan: Callable[[File | None], Plan]
     ) -> dict[str, JsonValue]:
-        return change_file(place.workspace(ctx), ctx, path, plan, within_seconds=FILE_SECONDS)
+        return change_file(place.workspace(ctx), ctx, path, plan, within_seconds=CHANGE_SECONDS)
 
     @changing
     def write_file(
