@@ -29,6 +29,7 @@ def digest(folder: Path) -> str:
         return digest_of(workspace_states(root))
 
 
+# features: 004-28
 def test_two_equal_folders_have_one_digest(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

@@ -6,6 +6,7 @@ import typer
 
 from celeriac.cli import (
     approvals,
+    attest,
     audit,
     bench,
     calls,
@@ -98,6 +99,7 @@ for command in (
     approvals.edit,
     approvals.reject,
     principals.principals,
+    attest.attest,
     audit.audit,
 ):
     app.command()(command)

@@ -69,6 +69,7 @@ class State:
 
 
 ABSENT = State("absent")
+UNREADABLE = State("other", target="unreadable")
 
 
 def state_at(folder: int, name: str) -> State:
@@ -95,7 +96,10 @@ def state_of(root: int, parts: tuple[str, ...]) -> State:
     is a link or a file."""
     try:
         with opened_folder(root, parts[:-1]) as folder:
-            return state_at(folder, parts[-1])
+            try:
+                return state_at(folder, parts[-1])
+            except ToolError:
+                return UNREADABLE
     except ToolError:
         return ABSENT
 
