@@ -12,8 +12,6 @@ from celeriac.ids import CallId, RunId, TenantId, ThreadId, UserId
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from celeriac.codec import JsonValue
-
 MAX_PROGRESS_CHARACTERS = 500
 
 
@@ -21,7 +19,7 @@ def _ignore(text: str) -> None:
     """Where progress goes that nobody watches."""
 
 
-def _no_input() -> "JsonValue":
+def _no_input() -> JsonValue:
     """What a run was given that nobody started."""
     return None
 
@@ -53,10 +51,10 @@ class ToolContext:
     _connection: "Connection | None" = field(default=None, repr=False)
     _undone_result: JsonValue = field(default=None, repr=False)
     _report: Callable[[str], None] = field(default=_ignore, repr=False)
-    _read_input: "Callable[[], JsonValue]" = field(default=_no_input, repr=False)
+    _read_input: Callable[[], JsonValue] = field(default=_no_input, repr=False)
 
     @property
-    def input(self) -> "JsonValue":
+    def input(self) -> JsonValue:
         """The run's input, as it was checked and stored. Read from the database when asked for."""
         return self._read_input()
 

@@ -193,6 +193,26 @@ def test_a_command_that_may_have_run_is_put_before_a_person(
     assert shared.violations() == []
 
 
+@pytest.mark.parametrize(
+    "place", ["act.before_call@2", "workspace.rollback_planned", "workspace.rollback_applied"]
+)
+def test_a_rollback_of_the_run_puts_all_files_back_whoever_dies(
+    shared: Stack, project: Path, place: str
+) -> None:
+    run = go_through(shared, "editor", project, [])
+    (unarmed,) = shared.processes.started[1:]
+    unarmed.kill_group()
+    shared.processes.start_workers(2, AGENTS, test_points=f"{place}=kill")  # one of them dies there
+    back = shared.completed(shared.client.rollback(run.run_id).run_id)
+
+    assert shared.processes.reached(place)
+    assert {effect.state for effect in back.effects} == {EffectState.COMMITTED}
+    assert contents(project) == BEFORE
+    assert sorted(path.name for path in project.iterdir()) == sorted(BEFORE)
+    assert {effect.state for effect in shared.run(run.run_id).effects} == {EffectState.ROLLED_BACK}
+    assert shared.violations() == []
+
+
 @pytest.mark.parametrize("place", ["workspace.before_command@1", "workspace.after_command@1"])
 def test_the_tests_are_run_again(shared: Stack, project: Path, place: str) -> None:
     run = go_through(shared, "tester", project, [place])

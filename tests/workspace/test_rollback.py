@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from celeriac.errors import Conflict, InvalidInput, ToolError, WorkspaceAway
-from celeriac.recovery import Done
+from celeriac.recovery import Done, NotDone
 from celeriac.workspace import records, rollback, shadow, snapshots
 from celeriac.workspace.records import Record
 from tests.workspaces import Files, paths
@@ -305,6 +305,9 @@ def test_one_call_alone_is_undone(files: Files) -> None:
     key = files.context("x", 1).idempotency_key
     with pytest.raises(ToolError, match="nothing could be taken back"):
         rollback.undo_call(files.workspace, key, key=f"undo:{key}")
+    assert rollback.find_rollback(files.workspace, f"undo:{key}") == NotDone()
+    (files.folder / "a.txt").write_text("one")  # now it is what the agent wrote
+    assert rollback.undo_call(files.workspace, key, key=f"undo:{key}")["removed"] == ["a.txt"]
     with pytest.raises(ToolError, match="no record"):
         rollback.undo_call(files.workspace, "unknown", key="undo:unknown")
 

@@ -100,27 +100,38 @@ def undo_call(workspace: Workspace, undone_key: str, *, key: str) -> dict[str, J
                 f"the workspace {workspace.files} has no record of the call {undone_key}"
             )
         report = _take_back(workspace, lock, [record], record.snapshot, key)
-        if record.changes and not report["restored"] and not report["removed"]:
+        is_left = report["kept"] or report["failed"]
+        if is_left and not report["restored"] and not report["removed"]:
             raise ToolError(f"nothing could be taken back: {report['kept'] or report['failed']}")
         return report
 
 
 def find_rollback(workspace: Workspace, key: str) -> Finding:
-    """Whether the rollback with this key is done; one that is half done is to be called again."""
+    """Whether the rollback with this key is done; one that is half done, or that could take nothing
+    back, is to be called again."""
     record = records.find(workspace, key)
-    return Done(record.result) if record is not None and record.is_done else NotDone()
+    return Done(record.result) if record is not None and _is_answer(record) else NotDone()
+
+
+def _is_answer(record: Record) -> bool:
+    """Whether it is done and has taken something back, or found nothing to. One that only met other
+    people's edits may be tried anew, when they are out of the way."""
+    match record.result:
+        case {"restored": [], "removed": [], "kept": kept, "failed": failed}:
+            return record.is_done and not kept and not failed
+    return record.is_done
 
 
 def _take_back(
     workspace: Workspace, lock: int, undone: Sequence[Record], target: str, key: str
 ) -> dict[str, JsonValue]:
     record = records.find(workspace, key)
-    if record is not None and record.is_done:
+    if record is not None and _is_answer(record):
         assert isinstance(record.result, dict)
         return record.result
     shadow = ShadowRepository(workspace, lock)
     with workspace.opened() as root:
-        if record is None:
+        if record is None or record.is_done:
             _refuse_beside_another(workspace)
             record = _planned(workspace, shadow, root, undone, target, key)
             records.note_rollback(workspace, key)

@@ -14,12 +14,14 @@ from celeriac.codec import JsonValue
 from celeriac.context import ToolContext
 from celeriac.errors import InvalidAgent, WorkspaceAway
 from celeriac.recovery import Finding, Retry
+from celeriac.rollback import InBand
 from celeriac.tools import Tool, tool
 from celeriac.workspace import files
 from celeriac.workspace.changing import File, Plan, change_file, find_change
 from celeriac.workspace.commands import find_command
 from celeriac.workspace.commands import run_command as run
-from celeriac.workspace.place import Place
+from celeriac.workspace.place import Place, Workspace, of_run
+from celeriac.workspace.rollback import find_rollback, undo_call
 
 FILE_SECONDS = 60.0  # one call that reads or changes a file
 # Earlier than the call is taken for lost: a worker that wakes up after that changes nothing more.
@@ -115,6 +117,7 @@ def _changing(place: Place, approval: Approval | None) -> list[Tool[..., Any]]:
         mutates_workspace=True,
         verify=verify,
         retry=_RETRY,
+        rollback=_UNDO,
         approval=approval,
     )
 
@@ -160,6 +163,31 @@ class _CommandSettings:
         self.environment = environment
 
 
+def _undo(ctx: ToolContext) -> Told:
+    workspace, undone_key = _undone(ctx)
+    return undo_call(workspace, undone_key, key=ctx.idempotency_key)
+
+
+def _verify_undo(ctx: ToolContext) -> Finding:
+    return find_rollback(_undone(ctx)[0], ctx.idempotency_key)
+
+
+def _undone(ctx: ToolContext) -> tuple[Workspace, str]:
+    """The workspace that the call to be undone has changed, and the call's key.
+
+    The rollback is a run with a thread and an input of its own, so only the key leads there.
+    """
+    assert ctx.undoes_key is not None
+    tenant_id, run_id, _ = ctx.undoes_key.split(":")
+    workspace = of_run(tenant_id, run_id)
+    if workspace is None:
+        raise WorkspaceAway(f"this worker knows no workspace of run {run_id}; is it mounted here?")
+    return workspace, ctx.undoes_key
+
+
+_UNDO = InBand(_undo, verify=_verify_undo, retry=_RETRY)
+
+
 def _run_command(
     place: Place, settings: _CommandSettings, approval: Approval | None
 ) -> Tool[..., Any]:
@@ -173,6 +201,7 @@ def _run_command(
         mutates_workspace=True,
         verify=verify,
         retry=_RETRY,
+        rollback=_UNDO,
         approval=approval,
     )
     def run_command(
@@ -208,6 +237,7 @@ def _run_tests(place: Place, settings: _CommandSettings, command: list[str]) -> 
         verify=verify,
         on_unknown="resend",
         retry=_RETRY,
+        rollback=_UNDO,
     )
     def run_tests(
         ctx: ToolContext,
