@@ -23,6 +23,7 @@ COPY core core
 COPY storage storage
 COPY tasks tasks
 COPY scheduler scheduler
+COPY api api
 COPY examples examples
 RUN --mount=type=cache,target=/root/.cache/uv \
     uv sync --frozen --no-default-groups --no-editable

@@ -11,7 +11,9 @@ from celeriac_storage.schema import head
 # Building the wheel and installing it belongs to whichever test comes first.
 pytestmark = pytest.mark.timeout(400)
 
-PACKAGES = {"celeriac", "celeriac_storage", "celeriac_tasks", "celeriac_scheduler"}
+PACKAGES = {
+    "celeriac", "celeriac_storage", "celeriac_tasks", "celeriac_scheduler", "celeriac_api",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

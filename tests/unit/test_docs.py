@@ -22,7 +22,7 @@ from celeriac.think_failure import ThinkFailureKind
 from tests.docs.pages import PAGES, ROOT
 from tests.docs.settings_page import table, table_of_page
 
-SOURCES = [ROOT / name for name in ("core", "storage", "tasks", "scheduler")]
+SOURCES = [ROOT / name for name in ("core", "storage", "tasks", "scheduler", "api")]
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 ARROW = re.compile(r"^ *(\[\*\]|\w+) --> (\[\*\]|\w+)", re.MULTILINE)
