@@ -8,17 +8,25 @@
     │   ├── UnknownRun
     │   ├── UnknownCall
     │   ├── UnknownApproval
-    │   └── InvalidDecision     without the reason or the answers that are asked for
+    │   ├── UnknownThread
+    │   ├── UnknownToken
+    │   ├── InvalidDecision     without the reason or the answers that are asked for
+    │   └── KeyReused           an idempotency key that belongs to another request
     ├── Conflict                the words are fine, the state of the run does not allow it
     │   ├── RunExists
     │   ├── ThreadBusy
     │   ├── WrongOwner
-    │   └── DecisionRefused     decided, expired, changed or ended before the decision came
+    │   ├── DecisionRefused     decided, expired, changed or ended before the decision came
+    │   ├── KeyInUse            the first request with this idempotency key is still at work
+    │   └── KeyPruned           it was carried out long ago, and its answer is not kept any more
     ├── NotAllowed              this person may not decide this call
+    │   └── RoleMissing         the token's roles do not allow this operation
+    ├── Unauthenticated         no token, or none that is good
     ├── Fenced                  this claim no longer holds its step; nothing was written
     ├── Unavailable             a server does not answer; trying later may help
     │   ├── DatabaseUnavailable
-    │   └── BrokerUnavailable
+    │   ├── BrokerUnavailable
+    │   └── RateLimited         this caller has asked too often
     ├── SchemaMismatch          the database is not migrated, or is newer than this code
     ├── StackFailed             a server or service of `celeriac up` cannot be started
     │   └── StackRunning        another process runs the stack of this folder
@@ -27,7 +35,8 @@
         └── WorkspaceAway       its files cannot be used from this worker, or not now
 
 Over HTTP, unknown ids are 404, `InvalidInput` is 422, `Conflict` 409, `NotAllowed` 403 and
-`Unavailable` 503. A message says what happened and with which values, why, and what to do now.
+`Unavailable` 503; the few that differ stand in `celeriac_api.problems`. A message says what
+happened and with which values, why, and what to do now.
 """
 
 
@@ -63,8 +72,20 @@ class UnknownApproval(InvalidInput):
     """There is no proposal of that id."""
 
 
+class UnknownThread(InvalidInput):
+    """There is no thread of that id, or it is another user's, which is not told."""
+
+
+class UnknownToken(InvalidInput):
+    """There is no token of that id."""
+
+
 class InvalidDecision(InvalidInput):
     """A decision lacks the reason or the answers that it needs. The proposal is still pending."""
+
+
+class KeyReused(InvalidInput):
+    """The idempotency key was given to another request before. Nothing was done."""
 
 
 class Conflict(CeleriacError):
@@ -87,8 +108,24 @@ class DecisionRefused(Conflict):
     """The proposal is not pending any more, or not the one that was shown, or its run has ended."""
 
 
+class KeyInUse(Conflict):
+    """The first request with this idempotency key has not ended yet. Ask again."""
+
+
+class KeyPruned(Conflict):
+    """The request with this idempotency key was carried out; its answer is not kept any more."""
+
+
 class NotAllowed(CeleriacError):
     """This person may not decide this call with these arguments. The proposal is still pending."""
+
+
+class RoleMissing(NotAllowed):
+    """What was asked for takes a role that the caller's token does not have."""
+
+
+class Unauthenticated(CeleriacError):
+    """Nobody is known by this token. The message does not say what is wrong with it."""
 
 
 class Fenced(CeleriacError):
@@ -107,6 +144,10 @@ class DatabaseUnavailable(Unavailable):
 
 class BrokerUnavailable(Unavailable):
     """The broker does not answer."""
+
+
+class RateLimited(Unavailable):
+    """This caller has asked more often than is allowed. Nothing was done."""
 
 
 class SchemaMismatch(CeleriacError):

@@ -19,6 +19,8 @@ CallId = NewType("CallId", str)
 """One tool call of a run, minted here as `step.index`: providers repeat their own ids."""
 ApprovalId = NewType("ApprovalId", str)
 """One version of one call, as it was proposed. An edit makes another."""
+TokenId = NewType("TokenId", str)
+"""Names a bearer token, and is not one."""
 WorkerId = NewType("WorkerId", str)
 ClaimToken = NewType("ClaimToken", str)
 """32 hex digits, fresh and random for each claim. A counter would not do: when Postgres forgets an
@@ -50,6 +52,10 @@ def new_approval_id() -> ApprovalId:
     return ApprovalId(_timed_id("a"))
 
 
+def new_token_id() -> TokenId:
+    return TokenId(_timed_id("k"))
+
+
 def new_worker_id() -> WorkerId:
     return WorkerId("w" + _base32(secrets.randbits(60), 12))
 
@@ -76,9 +82,14 @@ def undo_key(key: str) -> str:
     return f"{key}:undo"
 
 
+def is_id(value: str) -> bool:
+    """Whether it can be the id of anything."""
+    return _ID.fullmatch(value) is not None
+
+
 def checked_id(value: str, what: str) -> str:
     """Return `value`, or raise `InvalidInput` if it cannot be the id of a `what`."""
-    if not _ID.fullmatch(value):
+    if not is_id(value):
         raise InvalidInput(
             f"{value!r} cannot be a {what}: an id has 1 to {MAX_ID_CHARACTERS} letters, digits and "
             "the signs . _ @ - and begins with a letter or digit"

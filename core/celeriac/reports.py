@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, cast
 
 from celeriac.codec import JsonValue
-from celeriac.ids import ApprovalId, CallId, RunId, ThreadId, UserId, WorkerId
+from celeriac.ids import ApprovalId, CallId, RunId, ThreadId, TokenId, UserId, WorkerId
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 
 
@@ -166,6 +166,32 @@ class RunLine:
     deaths: int
     created_at: datetime
     finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One conversation, and its latest runs, the newest first."""
+
+    thread_id: ThreadId
+    user_id: UserId
+    created_at: datetime
+    runs: Sequence[RunLine]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token as it is listed: never the token itself."""
+
+    token_id: TokenId
+    tenant_id: str
+    user_id: UserId
+    name: str  # what its owner calls it
+    prefix: str  # how it begins
+    roles: Sequence[str]
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None  # to the minute
 
 
 @dataclass(frozen=True, slots=True)

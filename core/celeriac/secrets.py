@@ -6,8 +6,8 @@
    `PGPASSWORD`, `DB_PASS`; not `MONKEY_MODE`, `TOKENIZERS_PARALLELISM`), the passwords of
    `USER:PASSWORD` in those that end in `_AUTH` and of URLs in any, and what `register_secret` was
    given.
-2. Shapes that nothing else has: `sk-...` keys, AWS key ids, GitHub tokens, bearer tokens, PEM
-   private keys, and the password of `scheme://user:password@host`.
+2. Shapes that nothing else has: our own `cel_...` tokens, `sk-...` keys, AWS key ids, GitHub
+   tokens, bearer tokens, PEM private keys, and the password of `scheme://user:password@host`.
 
 A known value is replaced everywhere, so one that is also an ordinary word, number or place would
 damage honest text: with `DB_PASSWORD=postgres`, every mention of PostgreSQL. These values of the
@@ -51,6 +51,7 @@ _DIGITS_AND_PUNCTUATION = re.compile(r"[-+\d.,:/ ]+")
 _URL_USERINFO = r':(//[^\s/?#:@"]*:)[^\s/?#"]+(?=@)'
 _BEARER = r"earer +)(?=[\w.~+/=-]*\d|[\w.~+/=-]{16})[\w.~+/=-]{8,}"
 _SHAPES = (
+    r"c(?<![A-Za-z0-9]c)el_[A-Za-z0-9_-]{40,}",  # our own (celeriac_storage.tokens)
     r"s(?<![A-Za-z0-9]s)k-[A-Za-z0-9_-]{16,}",
     r"A(?<![A-Z0-9]A)KIA[A-Z0-9]{16}(?![A-Z0-9])",
     r"A(?<![A-Z0-9]A)SIA[A-Z0-9]{16}(?![A-Z0-9])",

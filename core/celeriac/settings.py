@@ -9,6 +9,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from celeriac.errors import InvalidInput
 
+ASYMMETRIC_ALGORITHMS = frozenset(
+    {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
+)
 Pool = Literal["threads", "prefork", "solo"]
 
 
@@ -104,6 +107,44 @@ class Settings(BaseSettings):
         le=86400.0,
         description="longest wait before a step is published again",
     )
+    api_max_body_bytes: int = Field(
+        default=1024 * 1024, ge=1024, description="largest body of a request to the API"
+    )
+    api_requests_per_second: float = Field(
+        default=50.0,
+        gt=0.0,
+        le=1_000_000.0,
+        description="requests of one user to the API, all of its processes together",
+    )
+    api_burst_requests: int = Field(
+        default=200, ge=1, le=1_000_000, description="of those, how many at once"
+    )
+    api_cors_origins: str = Field(
+        default="",
+        description="web pages of other origins that may use the API, comma-separated, as "
+        "https://shop.example; none by default",
+    )
+    jwt_jwks_url: str | None = Field(
+        default=None, description="where the keys of another issuer of tokens are, a JWK set"
+    )
+    jwt_jwks_file: str | None = Field(default=None, description="the same as a file")
+    jwt_issuer: str | None = Field(default=None, description="the issuer (`iss`) of its tokens")
+    jwt_audience: str | None = Field(default=None, description="us, as its tokens name us (`aud`)")
+    jwt_algorithms: str = Field(
+        default="RS256,ES256",
+        description="how its tokens may be signed, comma-separated; never by a shared secret",
+    )
+    jwt_leeway_seconds: float = Field(
+        default=30.0, ge=0.0, le=600.0, description="how far the issuer's clock may be off"
+    )
+    jwt_tenant_claim: str = Field(default="tenant", description="the claim that names the tenant")
+    jwt_roles_claim: str = Field(
+        default="roles", description="the claim that lists roles: user, operator, admin"
+    )
+    jwt_default_tenant: str = Field(
+        default="default", description="the tenant of a token without that claim"
+    )
+
     grace_seconds: float = Field(
         default=20.0,
         ge=0.0,
@@ -145,6 +186,33 @@ class Settings(BaseSettings):
             raise ValueError("must be 1 or more, or auto")
         return value
 
+    @field_validator("jwt_jwks_url")
+    @classmethod
+    def _is_web_address(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("https://", "http://")):
+            raise ValueError("must begin with https:// or http://")
+        return value
+
+    @field_validator("jwt_algorithms")
+    @classmethod
+    def _are_asymmetric(cls, value: str) -> str:
+        names = _names(value)
+        if not names or not set(names) <= ASYMMETRIC_ALGORITHMS:
+            raise ValueError(f"must be some of {', '.join(sorted(ASYMMETRIC_ALGORITHMS))}")
+        return value
+
+    @model_validator(mode="after")
+    def _issuer_is_complete(self) -> "Settings":
+        sources = [self.jwt_jwks_url, self.jwt_jwks_file]
+        if all(sources):
+            raise ValueError("jwt_jwks_url and jwt_jwks_file: name one of them")
+        if any(sources) != bool(self.jwt_issuer) or any(sources) != bool(self.jwt_audience):
+            raise ValueError(
+                "jwt_jwks_url or jwt_jwks_file, jwt_issuer and jwt_audience go together, "
+                "or anybody's token would do"
+            )
+        return self
+
     @model_validator(mode="after")
     def _tick_is_shorter_than_lease(self) -> "Settings":
         if self.tick_seconds * 4 > self.lease_seconds:
@@ -161,6 +229,14 @@ class Settings(BaseSettings):
     @property
     def workspace_root_folders(self) -> list[str]:
         return _names(self.workspace_roots)
+
+    @property
+    def cors_origins(self) -> list[str]:
+        return _names(self.api_cors_origins)
+
+    @property
+    def jwt_algorithm_names(self) -> list[str]:
+        return _names(self.jwt_algorithms)
 
     @property
     def queue_names(self) -> list[str]:

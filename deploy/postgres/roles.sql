@@ -1,10 +1,11 @@
 -- The logins of an installation, for psql. Run it in Celeriac's database, before `celeriac migrate`,
 -- as a login that may create roles:
 --
---     APP_PASSWORD=... psql postgresql://OWNER@HOST/DATABASE -f deploy/postgres/roles.sql
+--     APP_PASSWORD=... API_PASSWORD=... psql postgresql://OWNER@HOST/DATABASE -f deploy/postgres/roles.sql
 --
 -- The owner of the database migrates it. Workers, schedulers and clients use `celeriac_app`: it may
--- not change the history, nor any table's definition.
+-- not change the history, nor any table's definition. The HTTP API uses `celeriac_web`, if it has a
+-- password: it may decide proposals, which a worker may not, and sees one tenant at a time.
 
 \set ON_ERROR_STOP on
 \getenv password APP_PASSWORD
@@ -28,4 +29,15 @@ GRANT celeriac_worker TO celeriac_reviewer;
 
 -- The schemas of your own tables, which transactional tools write in the step's transaction.
 GRANT CREATE ON DATABASE :"DBNAME" TO celeriac_app;
+
+\getenv api_password API_PASSWORD
+\if :{?api_password}
+SELECT 'CREATE ROLE celeriac_api NOLOGIN'
+WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_api') \gexec
+
+SELECT 'CREATE ROLE celeriac_web LOGIN'
+WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_web') \gexec
+ALTER ROLE celeriac_web PASSWORD :'api_password';
+GRANT celeriac_api TO celeriac_web;
+\endif
 COMMIT;

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from celeriac.agent import Agent
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import InvalidInput, UnknownAgent
-from celeriac.ids import DEFAULT_QUEUE, RunId, ThreadId, UserId
+from celeriac.ids import DEFAULT_QUEUE, DEFAULT_TENANT, RunId, TenantId, ThreadId, UserId
 from celeriac.limits import Limits
 from celeriac.messages import dump_message, user_message
 from celeriac.schemas import check_against_schema, strict_json
@@ -26,6 +26,7 @@ class Wish:
     run_id: RunId
     thread_id: ThreadId
     user_id: UserId
+    tenant_id: TenantId = DEFAULT_TENANT
     on_busy: OnBusy = "wait"
     limits: Limits | None = None  # None: the agent's
     is_published: bool = False
@@ -62,6 +63,7 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
         limits=limits if wish.limits is None else wish.limits.to_json(),
         thread_id=wish.thread_id,
         user_id=wish.user_id,
+        tenant_id=wish.tenant_id,
         queue=queue,
         on_busy=wish.on_busy,
         is_published=wish.is_published,

@@ -7,6 +7,7 @@ in `deciding`, the check before the call in `consuming`, what nobody decides in 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection
@@ -91,17 +92,28 @@ def list_approvals(
     *,
     status: str | None = None,
     run_id: RunId | None = None,
+    after: tuple[datetime, ApprovalId] | None = None,
     limit: int = 100,
 ) -> list[reports.Approval]:
-    """Proposals, the oldest first: of that status, of that run."""
+    """Proposals, the oldest first: of that status, of that run, and made after the one `after`,
+    given by its time and id."""
     rows = connection.exec_driver_sql(
         _SELECT
         + """
         WHERE tenant_id = %(tenant_id)s AND status = coalesce(%(status)s::text, status)
             AND run_id = coalesce(%(run_id)s::text, run_id)
+            AND (%(after)s::timestamptz IS NULL
+                OR (created_at, approval_id) > (%(after)s::timestamptz, %(after_id)s::text))
         ORDER BY created_at, approval_id LIMIT %(limit)s
         """,
-        {"tenant_id": tenant_id, "status": status, "run_id": run_id, "limit": limit},
+        {
+            "tenant_id": tenant_id,
+            "status": status,
+            "run_id": run_id,
+            "after": None if after is None else after[0],
+            "after_id": None if after is None else after[1],
+            "limit": limit,
+        },
     )
     return [_report(row) for row in rows]
 

@@ -6,6 +6,22 @@ from celeriac.codec import JsonValue, dumps
 from celeriac.ids import TenantId
 
 
+def note_denial(
+    connection: Connection,
+    tenant_id: TenantId,
+    actor: str,
+    action: str,
+    object_: str,
+    **detail: JsonValue,
+) -> None:
+    """Add a row that says that `actor` was refused, perhaps the first of that tenant. Needs a
+    transaction."""
+    connection.exec_driver_sql(
+        "INSERT INTO celeriac.tenants (tenant_id) VALUES (%s) ON CONFLICT DO NOTHING", (tenant_id,)
+    )
+    note(connection, tenant_id, actor, action, object_, run_id=None, is_allowed=False, **detail)
+
+
 def note(
     connection: Connection,
     tenant_id: TenantId,

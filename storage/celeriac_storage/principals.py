@@ -74,6 +74,21 @@ def list_principals(connection: Connection, tenant_id: TenantId) -> list[reports
     return [_report(row) for row in rows]
 
 
+def read(connection: Connection, tenant_id: TenantId, user_id: UserId) -> Principal:
+    """One person; somebody who was never registered has no role and no limit."""
+    row: Any = connection.exec_driver_sql(
+        "SELECT roles, permissions, version, disabled_at FROM celeriac.principals"
+        " WHERE tenant_id = %s AND user_id = %s",
+        (tenant_id, user_id),
+    ).fetchone()
+    if row is None:
+        return Principal(user_id)
+    roles, permissions, version, disabled_at = row
+    return Principal(
+        user_id, tuple(roles), permissions_from_json(permissions), version, disabled_at is not None
+    )
+
+
 def lock(
     connection: Connection, tenant_id: TenantId, user_ids: Collection[str]
 ) -> dict[UserId, Principal]:

@@ -2,13 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, tuple_
 
 from celeriac.codec import JsonValue
-from celeriac.ids import CallId, RunId, ThreadId, UserId, WorkerId, effect_key, undo_key
-from celeriac.reports import Call, Effect, Event, Run, RunLine, Step, Wait, Worker
+from celeriac.errors import UnknownThread
+from celeriac.ids import (
+    CallId,
+    RunId,
+    TenantId,
+    ThreadId,
+    UserId,
+    WorkerId,
+    effect_key,
+    undo_key,
+)
+from celeriac.reports import Call, Effect, Event, Run, RunLine, Step, Thread, Wait, Worker
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac_storage import approvals
 from celeriac_storage.requests import unknown_run
@@ -106,11 +117,16 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
 def list_runs(
     connection: Connection,
     *,
+    tenant_id: TenantId | None = None,
+    user_id: UserId | None = None,
+    thread_id: ThreadId | None = None,
     status: RunStatus | None = None,
     agent: str | None = None,
+    before: tuple[datetime, RunId] | None = None,
     limit: int = 50,
 ) -> list[RunLine]:
-    """Runs, newest first."""
+    """Runs, newest first: those of that tenant, user, thread, status and agent, each if given, and
+    that were created before the run `before`, given by its time and id."""
     query = select(
         runs.c.run_id,
         runs.c.thread_id,
@@ -130,6 +146,14 @@ def list_runs(
         query = query.where(runs.c.status == status.value)
     if agent is not None:
         query = query.where(runs.c.agent == agent)
+    if tenant_id is not None:
+        query = query.where(runs.c.tenant_id == tenant_id)
+    if user_id is not None:
+        query = query.where(runs.c.user_id == user_id)
+    if thread_id is not None:
+        query = query.where(runs.c.thread_id == thread_id)
+    if before is not None:
+        query = query.where(tuple_(runs.c.created_at, runs.c.run_id) < before)
     rows = connection.execute(
         query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc()).limit(limit)
     )
@@ -151,6 +175,24 @@ def list_runs(
         )
         for row in rows
     ]
+
+
+def read_thread(
+    connection: Connection, tenant_id: TenantId, thread_id: ThreadId, limit: int = 50
+) -> Thread:
+    """The thread and its latest runs. Raises `UnknownThread`."""
+    row = connection.exec_driver_sql(
+        "SELECT user_id, created_at FROM celeriac.threads WHERE tenant_id = %s AND thread_id = %s",
+        (tenant_id, thread_id),
+    ).fetchone()
+    if row is None:
+        raise unknown_thread(thread_id)
+    lines = list_runs(connection, tenant_id=tenant_id, thread_id=thread_id, limit=limit)
+    return Thread(thread_id, UserId(row[0]), row[1], lines)
+
+
+def unknown_thread(thread_id: ThreadId) -> UnknownThread:
+    return UnknownThread(f"there is no thread {thread_id}; it begins with its first run")
 
 
 @dataclass(frozen=True, slots=True)

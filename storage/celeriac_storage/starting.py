@@ -126,16 +126,20 @@ def start(connection: Connection, new: NewRun) -> Started:
 
 
 def record_refusal(
-    connection: Connection, run_id: RunId, thread_id: ThreadId, by: UserId, why: WrongOwner
+    connection: Connection,
+    tenant_id: TenantId,
+    run_id: RunId,
+    thread_id: ThreadId,
+    by: UserId,
+    why: WrongOwner,
 ) -> None:
     """Record that a user was refused another one's thread for a run. Needs a transaction."""
-    audit_trail.note(
+    audit_trail.note_denial(
         connection,
-        DEFAULT_TENANT,
+        tenant_id,
         by,
         "run.start",
         thread_id,
-        is_allowed=False,
         run=run_id,  # there is none, so it is no `run_id`
         error=type(why).__name__,
         message=str(why),
@@ -144,7 +148,7 @@ def record_refusal(
 
 def _take_thread_position(connection: Connection, new: NewRun) -> int:
     """Lock the thread (made on first use), check whose it is, and take the next turn in it."""
-    user_id, position = connection.exec_driver_sql(
+    user_id, position, is_other_id = connection.exec_driver_sql(
         """
         WITH tenant AS (
             INSERT INTO celeriac.tenants (tenant_id) VALUES (%(tenant_id)s) ON CONFLICT DO NOTHING
@@ -155,7 +159,12 @@ def _take_thread_position(connection: Connection, new: NewRun) -> int:
         INSERT INTO celeriac.threads AS thread (tenant_id, user_id, thread_id, next_position)
         VALUES (%(tenant_id)s, %(user_id)s, %(thread_id)s, 1)
         ON CONFLICT (tenant_id, thread_id) DO UPDATE SET next_position = thread.next_position + 1
-        RETURNING user_id, next_position - 1
+        RETURNING user_id, next_position - 1, next_position = 1 AND (
+            EXISTS (SELECT FROM celeriac.users
+                WHERE tenant_id = %(tenant_id)s AND user_id = %(thread_id)s)
+            OR EXISTS (SELECT FROM celeriac.runs
+                WHERE tenant_id = %(tenant_id)s AND run_id = %(thread_id)s)
+        )
         """,
         {"tenant_id": new.tenant_id, "user_id": new.user_id, "thread_id": new.thread_id},
     ).one()
@@ -163,6 +172,13 @@ def _take_thread_position(connection: Connection, new: NewRun) -> int:
         raise WrongOwner(
             f"thread {new.thread_id} belongs to another user than {new.user_id}; nothing was "
             "written"
+        )
+    if is_other_id or str(new.thread_id) == new.user_id:
+        # One id for all would make everything of a user one conversation, and a mix-up of two ids
+        # would go unnoticed.
+        raise WrongOwner(
+            f"{new.thread_id} is the id of a user or of a run, not of a thread; nothing was "
+            "written. Leave the thread out to begin a new one"
         )
     return int(position)
 

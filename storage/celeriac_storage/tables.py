@@ -364,3 +364,37 @@ audit = Table(
     Column("outcome", Text, nullable=False),
     Column("detail", JSONB, nullable=False),
 )
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("token_id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("prefix", Text, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("roles", ARRAY(Text), nullable=False),
+    Column("created_at", _TIME, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("expires_at", _TIME),
+    Column("revoked_at", _TIME),
+    Column("revoked_by", Text),
+    Column("last_used_at", _TIME),
+    Column("last_refused_at", _TIME),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("principal", Text, primary_key=True),
+    Column("operation", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("fingerprint", LargeBinary, nullable=False),
+    Column("status", SmallInteger),
+    Column("headers", JSONB),
+    Column("body", Text),
+    Column("created_at", _TIME, nullable=False),
+    Column("pruned_at", _TIME),
+)

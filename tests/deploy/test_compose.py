@@ -62,7 +62,7 @@ def test_what_is_published_is_reached_from_this_host_only(file: dict[str, Servic
         name: port for name, service in file.items() for port in service.raw.get("ports", [])
     }
 
-    assert published.keys() == {"flower", "notification-service"}
+    assert published.keys() == {"api", "flower", "notification-service"}
     assert all(port.startswith("127.0.0.1:") for port in published.values())
 
 
@@ -127,7 +127,8 @@ def test_the_database_has_connections_for_all_and_as_many_again(file: dict[str, 
         if argument.startswith("max_connections=")
     )
     of_a_worker = Settings.model_fields["connections"].default + 2 + 4  # and the order desk's own
-    needed = file["worker"].replicas * of_a_worker + file["scheduler"].replicas * 2
+    of_the_api = Settings.model_fields["connections"].default
+    needed = file["worker"].replicas * of_a_worker + file["scheduler"].replicas * 2 + of_the_api
 
     assert given >= 2 * needed
 
@@ -153,11 +154,12 @@ def test_every_password_reaches_only_those_who_need_it_and_no_command_line() -> 
 
     both = {"APP_PASSWORD", "BROKER_PASSWORD"}
     assert seen == {
-        "postgres": {"OWNER_PASSWORD", "APP_PASSWORD"},
+        "postgres": {"OWNER_PASSWORD", "APP_PASSWORD", "API_PASSWORD"},
         "redis": {"BROKER_PASSWORD"},
         "migrate": {"OWNER_PASSWORD"},
         "scheduler": both,
         "worker": both | {"CELERIAC_AGENTS"},
+        "api": {"API_PASSWORD", "BROKER_PASSWORD"},
         "flower": {"BROKER_PASSWORD", "CELERIAC_FLOWER_AUTH"},
         "order-desk-tables": both,
         "notification-service": set(),

@@ -8,8 +8,10 @@ import psycopg
 import pytest
 
 from celeriac.errors import SchemaMismatch
+from celeriac.ids import DEFAULT_TENANT
 from celeriac_storage.database import Database
 from celeriac_storage.schema import check_schema, migrate
+from celeriac_storage.tenancy import TenantDatabase, may_restrict
 from tests.crash.servers import postgres_cluster
 from tests.deploy.compose import ROOT
 
@@ -53,6 +55,27 @@ def test_an_owner_that_may_create_no_roles_grants_what_the_script_made(server_ur
         connection.exec_driver_sql("CREATE SCHEMA shop")
     owner.close()
     app.close()
+
+
+def test_the_login_of_the_api_sees_one_tenant_and_the_owner_may_not_be_it(
+    server_url: str,
+) -> None:
+    assert run_script(server_url, APP_PASSWORD="x", API_PASSWORD="y") == 0
+    owner, web = login(server_url, "celeriac_owner"), login(server_url, "celeriac_web")
+    migrate(owner)
+    with owner.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO celeriac.tenants VALUES ('default')")
+
+    check_schema(web)
+    with web.connect() as connection:
+        assert may_restrict(connection)
+        assert connection.exec_driver_sql("SELECT * FROM celeriac.tenants").all() == []
+    with TenantDatabase(web, [DEFAULT_TENANT]).begin() as connection:
+        assert len(connection.exec_driver_sql("SELECT * FROM celeriac.tenants").all()) == 1
+    with owner.connect() as connection:
+        assert not may_restrict(connection)
+    owner.close()
+    web.close()
 
 
 def test_the_script_can_be_run_again_and_changes_the_password(server_url: str) -> None:

@@ -38,6 +38,7 @@ PASSWORDS = {
     "OWNER_PASSWORD": "owner9d1c",
     "APP_PASSWORD": "app52af",
     "BROKER_PASSWORD": "broker07be",
+    "API_PASSWORD": "api83c6",
     "CELERIAC_FLOWER_AUTH": "operator:flower4e61",
 }
 
@@ -64,6 +65,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
                 "notification-service": "127.0.0.1",
                 "8025": str(free_port()),
                 "5555": str(free_port()),
+                "8080": str(free_port()),
                 "0.0.0.0": "127.0.0.1",  # noqa: S104 - it is what is replaced
                 "/tmp": str(folder),  # noqa: S108
             },
@@ -123,6 +125,30 @@ def test_an_order_that_all_workers_died_of_goes_through_when_they_are_started_ag
     assert len(ledger["deliveries"]) == 1
 
 
+def test_the_api_serves_whoever_has_a_token_by_a_login_that_sees_one_tenant(
+    installation: Host,
+) -> None:
+    (migrate,) = installation.of("migrate")  # as the owner: no other login makes tokens
+    made = celeriac(migrate, "token", "create", "--user", "alice", "--role", "operator")
+    url = installation.local("http://127.0.0.1:8080")
+    headers = {"Authorization": f"Bearer {made['token']}", "Idempotency-Key": "k"}
+    order = {"order_id": "O-7", "sku": "A-7", "quantity": 1}
+
+    started = httpx2.post(
+        f"{url}/v1/runs", json={"agent": "order-desk", "input": order}, headers=headers
+    )
+
+    assert started.status_code == 201, started.text
+    shown = eventually(
+        lambda: httpx2.get(url + started.headers["location"], headers=headers).json(),
+        until=lambda run: run["status"] in ("completed", "needs_attention"),
+        deadline_seconds=60,
+        what="the order served",
+    )
+    assert (shown["status"], shown["user_id"]) == ("completed", "alice")
+    assert httpx2.get(f"{url}/v1/runs").status_code == 401
+
+
 def test_the_health_check_of_a_worker_tells_that_one_from_its_neighbour(installation: Host) -> None:
     killed, other = installation.of("worker")
 
@@ -156,7 +182,7 @@ def test_the_health_check_of_schedulers_notices_that_they_are_frozen_or_gone(
 def test_every_service_of_ours_ends_within_its_grace_when_it_is_asked_to(
     installation: Host,
 ) -> None:
-    for name in ("worker", "scheduler", "flower"):
+    for name in ("worker", "scheduler", "api", "flower"):
         container = installation.of(name)[0]
         container.signal(signal.SIGTERM)
 
@@ -172,7 +198,7 @@ def test_no_password_is_seen_in_the_list_of_processes(installation: Host) -> Non
         if container.is_running
     }
 
-    assert len(commands) == 7  # all but those that were to end
+    assert len(commands) == 8  # all but those that were to end
     secrets = [secret.rpartition(":")[2] for secret in PASSWORDS.values()]
     assert [name for name, command in commands.items() for each in secrets if each in command] == []
 

@@ -139,18 +139,16 @@ def test_a_run_in_anothers_thread_is_refused_without_a_trace(hand: Hand) -> None
     assert everything(hand.database) == before
 
 
-def test_an_id_that_is_anothers_user_id_opens_nothing(hand: Hand) -> None:
+@pytest.mark.parametrize("name", ["alice", "bob", "first"])
+def test_an_id_of_a_user_or_a_run_opens_no_thread(hand: Hand, name: str) -> None:
     # features: 000-07
-    start(hand.database, new_run(ThreadId("letters")))
+    start(hand.database, replace(new_run(ThreadId("letters")), run_id=RunId("first")))
+    before = everything(hand.database)
 
-    bobs = replace(new_run(ThreadId(str(ALICE))), user_id=BOB)
-    start(hand.database, bobs)
+    with pytest.raises(WrongOwner, match="not of a thread"):
+        start(hand.database, replace(new_run(ThreadId(name)), user_id=BOB))
 
-    with hand.database.connect() as connection:
-        owners = connection.exec_driver_sql(
-            "SELECT thread_id, user_id FROM celeriac.threads ORDER BY thread_id"
-        ).all()
-    assert [tuple(row) for row in owners] == [("alice", "bob"), ("letters", "alice")]
+    assert everything(hand.database) == before
 
 
 def test_two_tenants_may_name_a_thread_alike(hand: Hand) -> None:

@@ -24,7 +24,7 @@ from tests.servers import TestBroker
 from tests.waiting import eventually
 
 AGENTS = str(Path(__file__).with_name("agents.py"))
-START_SECONDS = 60.0  # a few, on a machine that does nothing else
+START_SECONDS = 120.0  # a few, on a machine that does nothing else
 STOP_SECONDS = 40.0
 AGAIN_SECONDS = 30.0  # a worker imports Celery and pydantic-ai first
 DONE_SECONDS = 30.0
@@ -128,12 +128,20 @@ def test_up_runs_everything_and_commands_find_it_and_sigterm_ends_it(prepared: P
         assert list(written) == ["database_url", "broker_url", "api_url", "flower_url", "services"]
         assert [(each["name"], list(each)) for each in written["services"]] == [
             (name, ["name", "pid", "address"])
-            for name in ("postgres", "broker", "scheduler", "worker-1", "worker-2", "flower")
-        ]
+            for name in (
+                "postgres", "broker", "scheduler", "worker-1", "worker-2", "api", "flower"
+            )
+        ]  # fmt: skip
         assert (prepared / "stack.json").stat().st_mode & 0o077 == 0
         pids = [each["pid"] for each in written["services"]]
         assert [os.getpgid(pid) for pid in pids] == pids
         assert httpx2.get(f"{written['flower_url']}/healthcheck").status_code == 200
+        token = (prepared / "api-token").read_text().strip()
+        assert (prepared / "api-token").stat().st_mode & 0o077 == 0
+        asked = httpx2.get(
+            f"{written['api_url']}/v1/runs", headers={"Authorization": f"Bearer {token}"}
+        )
+        assert asked.json() == {"runs": [], "next_cursor": None}
         complete_a_run(prepared)
         refused = celeriac(prepared, "up")
         assert refused.returncode == 1
@@ -145,6 +153,8 @@ def test_up_runs_everything_and_commands_find_it_and_sigterm_ends_it(prepared: P
     assert_no_process_left(prepared)
     assert not (prepared / "stack.json").exists()
     lines = stack.output.read_text()
+    assert lines.count(token) <= 1, "it is shown at its first start alone"
+    assert not [log for log in (prepared / "logs").iterdir() if token in log.read_text()]
     for service in written["services"]:
         assert service["name"] in lines
         assert service["address"] is None or service["address"] in lines
@@ -222,7 +232,7 @@ def test_given_servers_are_used_and_a_worker_by_hand_joins_the_stack(
         "CELERIAC_BROKER_URL": leased_broker.url,
     }
     with up(data, **given) as stack:
-        assert list(stack.pids()) == ["scheduler", "flower"]
+        assert list(stack.pids()) == ["scheduler", "api", "flower"]
         assert stack.description.database_url == empty_database_url
         assert stack.description.broker_url == leased_broker.url
         assert "No agents were named, so no worker runs" in stack.output.read_text()

@@ -118,7 +118,7 @@ def test_no_page_names_a_setting_that_does_not_exist() -> None:
     assert unknown == set()
 
 
-def test_the_step_page_says_what_a_death_at_each_test_point_means() -> None:
+def test_the_pages_say_what_a_death_at_each_test_point_means() -> None:
     reached = {
         point
         for source in SOURCES
@@ -127,8 +127,12 @@ def test_the_step_page_says_what_a_death_at_each_test_point_means() -> None:
     }
     told = [
         row[0].strip("`")
-        for row in rows(section(page("docs/step.md"), "If the process dies here"))
-        if row[0].startswith("`")
+        for name, heading in (
+            ("docs/step.md", "If the process dies here"),
+            ("docs/api.md", "Asking twice"),
+        )
+        for row in rows(section(page(name), heading))
+        if re.fullmatch(r"`\w+\.\w+`", row[0])
     ]
 
     assert reached

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from celeriac.cli import (
+    api,
     approvals,
     attest,
     audit,
@@ -21,6 +22,7 @@ from celeriac.cli import (
     rollback,
     runs,
     starting,
+    tokens,
     up,
     workers,
     workspaces,
@@ -77,6 +79,7 @@ for command in (
     processes.migrate,
     processes.worker,
     processes.scheduler,
+    api.api,
     flower.flower,
     doctor.doctor,
     health.health,
@@ -103,6 +106,7 @@ for command in (
     audit.audit,
 ):
     app.command()(command)
+app.add_typer(tokens.token, name="token")
 app.add_typer(bench.bench, name="bench")
 app.add_typer(workspaces.workspaces, name="workspaces")
 

@@ -12,6 +12,7 @@ import typer
 
 from celeriac.cli.environment import environment
 from celeriac.cli.output import AsJson, print_json
+from celeriac.stack.description import API_TOKEN
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -33,7 +34,7 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Run a whole Celeriac on this machine until Ctrl-C or SIGTERM: PostgreSQL, a broker,
-    scheduler, workers, Flower.
+    scheduler, workers, the HTTP API, Flower.
 
     Its data are kept in the folder that --data names, and other commands find it there. A server
     that is named (--database-url, --broker-url, or by its variable) is used, and none started for
@@ -117,6 +118,12 @@ def _say_what_to_do(stack: "Stack", settings: "Settings", workers: int) -> None:
         typer.echo(
             "No agents were named, so no worker runs: stop this and give --agents MODULE (or "
             "CELERIAC_AGENTS), or start `celeriac worker --agents MODULE` beside it.",
+            err=True,
+        )
+    if stack.new_api_token is not None:
+        typer.echo(
+            f"Your token of the API, shown this once and kept in {stack.data / API_TOKEN}: "
+            f"{stack.new_api_token}",
             err=True,
         )
     typer.echo(f"Ready; Ctrl-C stops it. Data and logs are in {stack.data}", err=True)

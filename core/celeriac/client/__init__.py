@@ -6,7 +6,6 @@ with Client("postgresql://localhost/shop", "redis://localhost:6379/0") as client
     print(run.status, run.result)
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -14,18 +13,26 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import Connection
 from sqlalchemy.exc import ProgrammingError
 
-from celeriac.client import people, rolling_back
-from celeriac.client.watching import Watching
-from celeriac.errors import (
-    BrokerUnavailable,
-    Conflict,
-    DatabaseUnavailable,
-    InvalidInput,
-    SchemaMismatch,
-    UnknownCall,
-    WrongOwner,
+from celeriac.client import people
+from celeriac.client.first_step import FirstStep
+from celeriac.client.operations import (
+    Answer,
+    Cancel,
+    Decide,
+    Interrupt,
+    Operation,
+    Resolve,
+    Retry,
+    RollBack,
+    Say,
+    Start,
+    Submit,
+    perform,
 )
+from celeriac.client.watching import Watching
+from celeriac.errors import DatabaseUnavailable, InvalidInput, SchemaMismatch
 from celeriac.ids import (
+    DEFAULT_TENANT,
     DEFAULT_USER,
     ApprovalId,
     CallId,
@@ -52,22 +59,19 @@ from celeriac.reports import (
 )
 from celeriac.settings import load_settings
 from celeriac.states import RunStatus
-from celeriac_storage import dispatch, inbox, reading, requests, resolving, starting, submitting
+from celeriac_storage import inbox, reading, submitting
 from celeriac_storage.database import Database, sqlstate
 from celeriac_storage.resolving import NotDone, Resolution, TookEffect
 from celeriac_storage.rulings import Approve, Decision, Edit, Reject
 from celeriac_storage.schema import check_schema
 from celeriac_storage.starting import OnBusy
-from celeriac_storage.submitting import Failed, Result, Results
+from celeriac_storage.submitting import Failed, Result
 
 if TYPE_CHECKING:
     from celeriac.agent import Agent
     from celeriac_storage.admitting import Wish
-    from celeriac_tasks.publisher import Publisher
 
 __all__ = ["Client", "Failed", "NotDone", "TookEffect"]
-
-logger = logging.getLogger(__name__)
 
 UNDEFINED_TABLE = "42P01"
 
@@ -83,13 +87,12 @@ class Client:
     def __init__(self, database_url: str, broker_url: str | None = None) -> None:
         """Raises `InvalidInput` for a URL that cannot be used."""
         self._settings = load_settings(database_url=database_url, broker_url=broker_url)
-        self._has_broker = broker_url is not None
         self._database = Database(
             database_url, application_name=lambda: "celeriac-client", pre_ping=True
         )
         self._is_schema_checked = False
         self._watching = Watching(self._ready, broker_url)
-        self._publisher: Publisher | None = None
+        self._first_step = FirstStep(self._settings) if broker_url is not None else None
 
     def __enter__(self) -> Self:
         return self
@@ -104,9 +107,8 @@ class Client:
 
     def close(self) -> None:
         """Close all connections. The client may be used again and then opens new ones."""
-        if self._publisher is not None:
-            self._publisher.close()
-            self._publisher = None
+        if self._first_step is not None:
+            self._first_step.close()
         self._database.close()
 
     def start(
@@ -151,10 +153,10 @@ class Client:
                 if thread_id is not None
                 else new_thread_id()
             ),
-            user_id=_user(user_id),
+            user_id=user_or_default(user_id),
             on_busy=on_busy,
             limits=limits,
-            is_published=self._has_broker and connection is None,
+            is_published=self._first_step is not None and connection is None,
         )
         if connection is not None:
             return _start_within(connection, wish)
@@ -217,8 +219,7 @@ class Client:
         progress is recorded. Asking again changes nothing. Raises `UnknownRun`, or `Conflict` if it
         has ended otherwise.
         """
-        with self._ready().begin() as connection:
-            return requests.request_cancel(connection, RunId(run_id), _user(by))
+        return self._perform(Cancel(RunId(run_id), user_or_default(by)))
 
     def interrupt(self, run_id: str, *, by: str | None = None) -> RunStatus:
         """Stop the run until its user says something or it is cancelled; where it stands now.
@@ -228,8 +229,7 @@ class Client:
         are not made any more once the user has said something; the model is told so. Asking again
         changes nothing. Raises `UnknownRun` or `Conflict`.
         """
-        with self._ready().begin() as connection:
-            return requests.request_interrupt(connection, RunId(run_id), _user(by))
+        return self._perform(Interrupt(RunId(run_id), user_or_default(by)))
 
     def say(
         self, run_id: str, text: str, *, by: str | None = None, key: str | None = None
@@ -242,13 +242,9 @@ class Client:
         say it again after an error: it is told once. Raises `UnknownRun`, `InvalidInput`, or
         `Conflict` if the run has ended, or was told something else under the key.
         """
-        from celeriac_storage.admitting import word
-
-        message = word(text)
         if key is not None:
             key = inbox.key_of_word(RunId(run_id), checked_id(key, "key"))
-        with self._ready().begin() as connection:
-            return inbox.say(connection, RunId(run_id), message, _user(by), key)
+        return self._perform(Say(RunId(run_id), text, user_or_default(by), key))
 
     def requested_calls(
         self, run_id: str | None = None, *, limit: int = 100
@@ -278,12 +274,8 @@ class Client:
         `UnknownRun`, `UnknownCall`, or `Conflict` for another result than the one that is there, a
         call that is not requested, and a run that has ended; the refusal is recorded.
         """
-        return _submit(
-            self._ready(),
-            RunId(run_id),
-            {CallId(call_id): result for call_id, result in results.items()},
-            _user(by),
-        )
+        told = {CallId(call_id): result for call_id, result in results.items()}
+        return self._perform(Submit(RunId(run_id), told, user_or_default(by)))
 
     def resolve(
         self, run_id: str, call_id: str, resolution: Resolution, *, by: str | None = None
@@ -294,16 +286,14 @@ class Client:
         and is made again with the same idempotency key. The run goes on; one that was cancelled
         meanwhile stays so. Raises `UnknownRun`, `UnknownCall` or `Conflict`.
         """
-        with self._ready().begin() as connection:
-            return resolving.resolve(
-                connection, RunId(run_id), CallId(call_id), resolution, _user(by)
-            )
+        return self._perform(
+            Resolve(RunId(run_id), CallId(call_id), resolution, user_or_default(by))
+        )
 
     def retry(self, run_id: str, *, by: str | None = None) -> RunStatus:
         """Let a run in `needs_attention` try its step again. Raises `UnknownRun`, or `Conflict` if
         it needs none, or if the outcome of a call must be resolved first."""
-        with self._ready().begin() as connection:
-            return resolving.retry(connection, RunId(run_id), _user(by))
+        return self._perform(Retry(RunId(run_id), user_or_default(by)))
 
     def rollback(self, run_id: str, from_step: int = 0, *, by: str | None = None) -> Started:
         """Undo what the run did, from that step on: start a run that takes its calls back, the
@@ -318,13 +308,9 @@ class Client:
         needed a decision that `by` may not take; `Conflict` while the run goes on, while another
         rollback of it does, while the outcome of a call is unknown, or if nothing is left to undo.
         """
-        publisher = self._made_publisher()
-        wish, started, queue = rolling_back.start(
-            self._ready(), RunId(run_id), from_step, _user(by), is_published=publisher is not None
+        return self._perform(
+            RollBack(RunId(run_id), from_step, user_or_default(by), self._first_step)
         )
-        if publisher is not None and started.status is RunStatus.QUEUED:
-            self._publish(publisher, wish.rollback_id, queue)
-        return Started(wish.rollback_id, wish.thread_id, started.status, started.phase)
 
     def approvals(
         self,
@@ -340,15 +326,18 @@ class Client:
         """
         return people.show_approvals(
             self._ready(),
+            DEFAULT_TENANT,
             status=status,
             run_id=None if run_id is None else RunId(run_id),
             limit=limit,
-            to=_user(by),
+            to=user_or_default(by),
         )
 
     def approval(self, approval_id: str, *, by: str | None = None) -> Approval:
         """One proposal, which `by` is shown. Raises `UnknownApproval`."""
-        return people.show_approval(self._ready(), ApprovalId(approval_id), _user(by))
+        return people.show_approval(
+            self._ready(), DEFAULT_TENANT, ApprovalId(approval_id), user_or_default(by)
+        )
 
     def approve(
         self,
@@ -367,7 +356,7 @@ class Client:
         after recording that the decision was refused; the proposal is then as before.
         """
         return self._decide(
-            approval_id, Decision(Approve(), _user(by), hash, reason, answers or {})
+            approval_id, Decision(Approve(), user_or_default(by), hash, reason, answers or {})
         )
 
     def edit(
@@ -386,7 +375,9 @@ class Client:
         Raises as `approve`, and `InvalidArguments` for what the tool or its policy does not take.
         """
         choice = Edit(arguments)
-        return self._decide(approval_id, Decision(choice, _user(by), hash, reason, answers or {}))
+        return self._decide(
+            approval_id, Decision(choice, user_or_default(by), hash, reason, answers or {})
+        )
 
     def reject(
         self,
@@ -398,7 +389,7 @@ class Client:
     ) -> Decided:
         """Reject the call. It is never executed; the model is told the reason, or the run ends, as
         the tool's policy says. Raises as `approve`."""
-        return self._decide(approval_id, Decision(Reject(), _user(by), hash, reason))
+        return self._decide(approval_id, Decision(Reject(), user_or_default(by), hash, reason))
 
     def principals(self) -> list[Principal]:
         """The persons whose roles and limits are known."""
@@ -425,7 +416,7 @@ class Client:
             roles,
             {"*": ()} if permissions is None else permissions,
             is_disabled=disabled,
-            by=_user(by),
+            by=user_or_default(by),
         )
 
     def workers(self) -> list[Worker]:
@@ -434,7 +425,10 @@ class Client:
             return reading.list_workers(connection)
 
     def _decide(self, approval_id: str, decision: Decision) -> Decided:
-        return people.decide(self._ready(), ApprovalId(approval_id), decision)
+        return self._perform(Decide(DEFAULT_TENANT, ApprovalId(approval_id), decision))
+
+    def _perform(self, operation: Operation[Answer]) -> Answer:
+        return perform(self._ready(), operation)
 
     def _ready(self) -> Database:
         if not self._is_schema_checked:
@@ -443,69 +437,24 @@ class Client:
         return self._database
 
     def _start_alone(self, wish: "Wish") -> Started:
-        publisher = self._made_publisher()
-        is_written = False
+        if self._first_step is not None:
+            self._first_step.prepare()
+        start = Start(wish, self._first_step)
         try:
-            with self._ready().begin() as connection:
-                started, queue = _admit_and_start(connection, wish)
-                is_written = True
-        except WrongOwner as refused:
-            with self._ready().begin() as connection:
-                starting.record_refusal(
-                    connection, wish.run_id, wish.thread_id, wish.user_id, refused
-                )
-            raise
+            return self._perform(start)
         except DatabaseUnavailable as lost:
-            if not is_written:
+            if not start.is_written:
                 raise  # what was not committed is gone
             raise DatabaseUnavailable(
                 f"{lost}. The connection broke at the commit, so it is not known whether run "
                 f"{wish.run_id} was accepted: `celeriac show {wish.run_id}` tells, and starting it "
                 "again under this id never makes two of it"
             ) from lost
-        is_new = started.run_id == wish.run_id  # else its input was told to another
-        if publisher is not None and is_new and started.status is RunStatus.QUEUED:
-            self._publish(publisher, started.run_id, queue)
-        return started
-
-    def _made_publisher(self) -> "Publisher | None":
-        if self._has_broker and self._publisher is None:
-            from celeriac_tasks.celery_app import make_app
-            from celeriac_tasks.publisher import Publisher
-
-            self._publisher = Publisher(make_app(self._settings))
-        return self._publisher
-
-    def _publish(self, publisher: "Publisher", run_id: RunId, queue: str) -> None:
-        try:
-            publisher.publish(run_id, 0, queue)
-        except BrokerUnavailable as error:
-            logger.warning("run %s is left to the scheduler: %s", run_id, error)
-            with self._database.connect() as connection:
-                dispatch.mark_unpublished(connection, run_id, 0)
 
 
-def _user(user_id: str | None) -> UserId:
+def user_or_default(user_id: str | None) -> UserId:
+    """Who says so, where it need not be said. Raises `InvalidInput` for what is no id."""
     return DEFAULT_USER if user_id is None else UserId(checked_id(user_id, "user id"))
-
-
-def _submit(database: Database, run_id: RunId, results: Results, by: UserId) -> RunStatus:
-    try:
-        with database.begin() as connection:
-            return submitting.submit(connection, run_id, results, by)
-    except (UnknownCall, Conflict) as refused:
-        with database.begin() as connection:
-            submitting.record_refusal(connection, run_id, results, by, refused)
-        raise
-
-
-def _admit_and_start(connection: Connection, wish: "Wish") -> tuple[Started, str]:
-    from celeriac_storage.admitting import admit
-
-    new = admit(connection, wish)
-    started = starting.start(connection, new)
-    run_id = started.said_to or new.run_id
-    return Started(run_id, new.thread_id, started.status, started.phase), new.queue
 
 
 def _start_within(connection: object, wish: "Wish") -> Started:
@@ -523,8 +472,7 @@ def _start_within(connection: object, wish: "Wish") -> Started:
         )
     try:
         with connection.begin_nested():
-            started, _ = _admit_and_start(connection, wish)
-            return started
+            return Start(wish).act(connection)
     except ProgrammingError as error:
         if sqlstate(error) != UNDEFINED_TABLE:
             raise

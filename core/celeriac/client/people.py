@@ -1,22 +1,32 @@
-"""What people are shown and decide, each in transactions of its own."""
+"""What people are shown, and who may decide, each in transactions of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import get_args
 
-from celeriac.errors import CeleriacError, DatabaseUnavailable, InvalidInput, UnknownApproval
-from celeriac.ids import DEFAULT_TENANT, ApprovalId, RunId, UserId
+from celeriac.errors import InvalidInput
+from celeriac.ids import DEFAULT_TENANT, ApprovalId, RunId, TenantId, UserId
 from celeriac.principal import Permissions
-from celeriac.reports import Approval, Decided, Principal
+from celeriac.reports import Approval, Principal
 from celeriac.states import ApprovalStatus
-from celeriac_storage import approvals, deciding, principals
+from celeriac_storage import approvals, principals
 from celeriac_storage.database import Database
-from celeriac_storage.rulings import Decision
+from celeriac_storage.tenancy import Transactions
 
 
 def show_approvals(
-    database: Database, *, status: str | None, run_id: RunId | None, limit: int, to: UserId
+    transactions: Transactions,
+    tenant_id: TenantId,
+    *,
+    status: str | None = None,
+    run_id: RunId | None = None,
+    after: tuple[datetime, ApprovalId] | None = None,
+    limit: int,
+    to: UserId,
+    is_shown: Callable[[Approval], bool] = lambda _: True,
 ) -> list[Approval]:
-    """Proposals, the oldest first; that this person is shown the pending ones is recorded.
+    """Proposals, the oldest first, except those that are not to be shown to this person; that the
+    pending ones are is recorded.
 
     Raises `InvalidInput` for a status that there is not: its list would always be empty.
     """
@@ -25,33 +35,33 @@ def show_approvals(
             f"{status!r} is no status of a proposal: give one of "
             f"{', '.join(get_args(ApprovalStatus))}, or None for all"
         )
-    with database.connect() as connection:
-        shown = approvals.list_approvals(
-            connection, DEFAULT_TENANT, status=status, run_id=run_id, limit=limit
-        )
-    _surface(database, shown, to)
+    shown: list[Approval] = []
+    while True:
+        with transactions.begin() as connection:
+            found = approvals.list_approvals(
+                connection, tenant_id, status=status, run_id=run_id, after=after, limit=limit
+            )
+        shown += filter(is_shown, found)
+        if len(shown) >= limit or len(found) < limit:
+            break
+        after = (found[-1].created_at, found[-1].approval_id)
+    _surface(transactions, tenant_id, shown[:limit], to)
+    return shown[:limit]
+
+
+def show_approval(
+    transactions: Transactions,
+    tenant_id: TenantId,
+    approval_id: ApprovalId,
+    to: UserId,
+    check: Callable[[Approval], None] = lambda _: None,
+) -> Approval:
+    """One of them, unless `check` raises. Raises `UnknownApproval`."""
+    with transactions.begin() as connection:
+        shown = approvals.read(connection, tenant_id, approval_id)
+    check(shown)
+    _surface(transactions, tenant_id, [shown], to)
     return shown
-
-
-def show_approval(database: Database, approval_id: ApprovalId, to: UserId) -> Approval:
-    """One of them. Raises `UnknownApproval`."""
-    with database.connect() as connection:
-        shown = approvals.read(connection, DEFAULT_TENANT, approval_id)
-    _surface(database, [shown], to)
-    return shown
-
-
-def decide(database: Database, approval_id: ApprovalId, decision: Decision) -> Decided:
-    """Decide, or record that this was refused, and raise why."""
-    try:
-        with database.begin() as connection:
-            return deciding.decide(connection, DEFAULT_TENANT, approval_id, decision)
-    except (DatabaseUnavailable, UnknownApproval):
-        raise
-    except CeleriacError as refused:
-        with database.begin() as connection:
-            deciding.record_denial(connection, DEFAULT_TENANT, approval_id, decision, refused)
-        raise
 
 
 def set_principal(
@@ -80,9 +90,11 @@ def list_principals(database: Database) -> list[Principal]:
         return principals.list_principals(connection, DEFAULT_TENANT)
 
 
-def _surface(database: Database, shown: Sequence[Approval], to: UserId) -> None:
-    with database.connect() as connection:
+def _surface(
+    transactions: Transactions, tenant_id: TenantId, shown: Sequence[Approval], to: UserId
+) -> None:
+    with transactions.begin() as connection:
         new = approvals.not_yet_shown(connection, shown, to)
     for each in new:  # a transaction for each: it locks a run
-        with database.begin() as connection:
-            approvals.surface(connection, DEFAULT_TENANT, each, to)
+        with transactions.begin() as connection:
+            approvals.surface(connection, tenant_id, each, to)

@@ -16,6 +16,7 @@ from celeriac.errors import StackFailed
 
 LOCK = "lock"
 DESCRIPTION = "stack.json"
+API_TOKEN = "api-token"  # noqa: S105 - the file, not what is in it
 
 
 @dataclass(frozen=True, slots=True)

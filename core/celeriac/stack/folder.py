@@ -2,6 +2,7 @@
 
 DATA/lock            locked as long as a stack runs; holds the pid of its supervisor
 DATA/stack.json      where to reach it, while it runs
+DATA/api-token       a token of the API, for this user alone; made once
 DATA/logs/           one log for each service
 DATA/servers/        the servers' data, and their ports and passwords. As root it is a link to
                      /var/lib/celeriac if the servers' account could not reach it here
@@ -21,7 +22,7 @@ from typing import Any
 from celeriac.errors import StackFailed, StackRunning
 from celeriac.stack import ports
 from celeriac.stack.account import SYSTEM_FOLDER, Account, account_for, make_system_folder
-from celeriac.stack.description import DESCRIPTION, LOCK, is_running
+from celeriac.stack.description import API_TOKEN, DESCRIPTION, LOCK, is_running
 
 HOLD_SECONDS = 1.0
 """How long a lock may be in the way that is only a command looking whether the stack runs."""
@@ -95,6 +96,19 @@ class Folder:
         """Write `stack.json`, all of it or nothing."""
         self._write(self.path / DESCRIPTION, description)
 
+    def read_token(self) -> str | None:
+        """The token of the API, if one was ever written."""
+        try:
+            return (self.path / API_TOKEN).read_text().strip()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise StackFailed(f"cannot read {self.path / API_TOKEN}: {error}") from error
+
+    def write_token(self, token: str) -> None:
+        """Keep it for this user alone."""
+        self._write_text(self.path / API_TOKEN, f"{token}\n")
+
     def remove_description(self) -> None:
         (self.path / DESCRIPTION).unlink(missing_ok=True)
 
@@ -154,14 +168,16 @@ class Folder:
         self._write(self.servers / "remembered.json", self._remembered)
 
     def _write(self, file: Path, value: object) -> None:
+        self._write_text(file, f"{json.dumps(value, indent=2)}\n")
+
+    def _write_text(self, file: Path, text: str) -> None:
         written = file.with_name(f"{file.name}.new")
         try:
             with suppress(FileNotFoundError):
                 written.unlink()
             descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w") as out:
-                json.dump(value, out, indent=2)
-                out.write("\n")
+                out.write(text)
                 out.flush()
                 os.fsync(descriptor)
             written.replace(file)

@@ -1,4 +1,4 @@
-"""The stack's own processes: scheduler, workers and Flower, each as `celeriac COMMAND`."""
+"""The stack's own processes: scheduler, workers, API and Flower, each as `celeriac COMMAND`."""
 
 import os
 import socket
@@ -18,6 +18,7 @@ from celeriac_storage.reading import list_workers
 
 SCHEDULER = "scheduler"
 FLOWER = "flower"
+API = "api"
 AFTER_GRACE_SECONDS = 10.0
 """A worker hands its steps back at the end of its grace, and needs a moment to leave."""
 
@@ -49,7 +50,15 @@ class Processes:
             FLOWER,
             *("flower", "--address", LOOPBACK, "--port", str(port)),
             address=f"http://{LOOPBACK}:{port}",
-            is_ready=lambda _: _is_healthy(port),
+            is_ready=lambda _: _is_healthy(port, "/healthcheck"),
+        )
+
+    def api(self, port: int) -> Program:
+        return self._program(
+            API,
+            *("api", "--host", LOOPBACK, "--port", str(port)),
+            address=f"http://{LOOPBACK}:{port}",
+            is_ready=lambda _: _is_healthy(port, "/readyz"),
         )
 
     def _program(
@@ -104,10 +113,10 @@ def _leads(leader: int, pid: int) -> bool:
         return False
 
 
-def _is_healthy(port: int) -> bool:
+def _is_healthy(port: int, path: str) -> bool:
     connection = HTTPConnection(LOOPBACK, port, timeout=ANSWER_SECONDS)
     try:
-        connection.request("GET", "/healthcheck")
+        connection.request("GET", path)
         return connection.getresponse().status == 200
     except (OSError, HTTPException):
         return False

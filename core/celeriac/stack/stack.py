@@ -1,4 +1,4 @@
-"""A whole Celeriac on this machine: servers, scheduler, workers, Flower, as one thing."""
+"""A whole Celeriac on this machine: servers, scheduler, workers, API, Flower, as one thing."""
 
 import os
 import threading
@@ -10,6 +10,7 @@ from typing import Self
 
 from celeriac.errors import StackFailed
 from celeriac.stack import processes
+from celeriac.stack.api_token import make_api_token
 from celeriac.stack.description import Description, Service
 from celeriac.stack.ports import LOOPBACK, is_free
 from celeriac.stack.processes import Processes
@@ -27,10 +28,10 @@ class Stack:
             stack.kill("worker-1")  # a new one is there within seconds
 
     The services are `postgres` and `broker` (`Servers`; not there if their URL is given),
-    `scheduler`, `worker-1` to `worker-N`, and `flower`. Each leads a process group of its own, is
-    started again when it ends, and ends when this process does, however that ends. What they write
-    is in `DATA/logs`. `DATA/stack.json` tells other processes where everything is, from the moment
-    all are ready until the stack stops.
+    `scheduler`, `worker-1` to `worker-N`, `api` and `flower`. Each leads a process group of its
+    own, is started again when it ends, and ends when this process does, however that ends. What
+    they write is in `DATA/logs`. `DATA/stack.json` tells other processes where everything is, from
+    the moment all are ready until the stack stops.
 
     Without agents there is nothing that workers could run, so none is started; one started by hand
     beside the stack finds it.
@@ -60,6 +61,7 @@ class Stack:
             data, database_url=database_url, broker_url=broker_url, on_change=self._tell
         )
         self._database: Database | None = None
+        self.new_api_token: str | None = None  # where this start has made one; it is shown once
         self._is_complete = False
 
     def __enter__(self) -> Self:
@@ -113,10 +115,12 @@ class Stack:
             self._servers.start(give_up)
             self._database = Database(self.database_url, connections=2, pre_ping=True)
             migrate(self._database)
+            self.new_api_token = make_api_token(self._servers.folder, self._database)
             made = Processes(self._servers.folder, self._database, self._process_environment())
             supervisor = self._servers.supervisor
             workers = [made.worker(name) for name in self._workers]
-            supervisor.start([made.scheduler(), *workers], give_up)
+            api = made.api(self._servers.folder.port("api port"))
+            supervisor.start([made.scheduler(), *workers, api], give_up)
             # After them: Flower complains if it is up before the first worker.
             port = self._flower_port or self._servers.folder.port("flower port")
             supervisor.start([made.flower(port)], give_up)
@@ -127,7 +131,7 @@ class Stack:
             raise
 
     def stop(self, hurry: threading.Event | None = None) -> None:
-        """Stop everything: workers, then scheduler and Flower, then the servers.
+        """Stop everything: the API and workers, then scheduler and Flower, then the servers.
 
         Workers finish the steps that they have begun, for as long as CELERIAC_GRACE_SECONDS;
         setting `hurry` ends that. May be called again.
@@ -136,7 +140,7 @@ class Stack:
         if self._servers.is_started:
             with suppress(OSError):  # a stale one is recognised by the lock
                 self._servers.folder.remove_description()
-            self._servers.supervisor.stop(self._workers, hurry)
+            self._servers.supervisor.stop([processes.API, *self._workers], hurry)
             self._servers.supervisor.stop([processes.SCHEDULER, processes.FLOWER], hurry)
         if self._database is not None:
             self._database.close()
@@ -187,7 +191,7 @@ class Stack:
         return Description(
             database_url=self.database_url,
             broker_url=self.broker_url,
-            api_url=None,
+            api_url=addresses.get(processes.API),
             flower_url=addresses.get(processes.FLOWER),
             services=[Service(line.name, line.pid, line.address) for line in lines],
         )

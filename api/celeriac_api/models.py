@@ -1,0 +1,333 @@
+"""What requests and responses look like, here and in the OpenAPI document.
+
+Responses are the reports of `celeriac.reports`, exactly as the command line prints them with
+--json; their schemas are made from those classes, so that no field is written down twice.
+"""
+
+import functools
+import operator
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
+
+from celeriac import reports
+from celeriac.limits import Limits
+
+_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$"
+_MOST = 2**31 - 1
+_LIMITS = Limits()
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("may not hold the character NUL, which PostgreSQL does not store")
+    return text
+
+
+Id = Annotated[str, Field(pattern=_ID_PATTERN)]
+CallIdText = Annotated[str, Field(pattern=r"^[0-9]{1,9}\.[0-9]{1,9}$", examples=["0.0"])]
+Text = Annotated[str, AfterValidator(_without_nul)]
+
+
+class Body(BaseModel):
+    """What a request may hold; a field that is not known is refused, since it may be mistyped."""
+
+    model_config = ConfigDict(extra="forbid", str_max_length=1_048_576)
+
+    idempotency_key: Annotated[
+        str | None,
+        Field(description="The same as the header Idempotency-Key, which is preferred."),
+    ] = None
+
+
+class LimitsBody(BaseModel):
+    """The most that the run may take; what is not said is as for any run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    steps: Annotated[int, Field(gt=0, le=_MOST)] = _LIMITS.steps
+    tool_calls: Annotated[int, Field(gt=0, le=_MOST)] = _LIMITS.tool_calls
+    tokens: Annotated[int, Field(gt=0, le=_MOST)] = _LIMITS.tokens
+    wall_seconds: Annotated[float, Field(gt=0, le=_MOST, allow_inf_nan=False)] = (
+        _LIMITS.wall_seconds
+    )
+    corrections: Annotated[int, Field(gt=0, le=_MOST)] = _LIMITS.corrections
+
+    def to_limits(self) -> Limits:
+        return Limits(**self.model_dump())
+
+
+class StartRun(Body):
+    """Starts a run."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "agent": "order-desk",
+                    "input": {"order_id": "O-1001", "sku": "A-7", "quantity": 1},
+                    "thread_id": "order-O-1001",
+                }
+            ]
+        }
+    )
+
+    agent: Annotated[Text, Field(max_length=200)]
+    input: Annotated[Any, Field(description="Any JSON that the agent's input schema takes.")]
+    thread_id: Annotated[
+        Id | None, Field(description="The conversation; without one the run begins a new one.")
+    ] = None
+    user_id: Annotated[
+        Id | None, Field(description="Whose run it is; yours by default. Others' take an operator.")
+    ] = None
+    run_id: Annotated[
+        Id | None, Field(description="An id of your own: the run never starts twice.")
+    ] = None
+    on_busy: Annotated[
+        Literal["wait", "reject", "say"],
+        Field(description="While another run of the thread is active."),
+    ] = "wait"
+    limits: LimitsBody | None = None
+
+
+class Nothing(Body):
+    """Nothing but, if you like, an idempotency key."""
+
+
+class RollBackRun(Body):
+    """Undoes what a run did."""
+
+    from_step: Annotated[
+        int, Field(ge=0, le=_MOST, description="From that step of its model on.")
+    ] = 0
+
+
+class Message(Body):
+    """Something to tell a run."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "Send it to my office."}]})
+
+    text: str
+
+
+class CallResult(BaseModel):
+    """What one call came to: its result, or why it failed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    call_id: CallIdText
+    result: Annotated[Any, Field(description="What the call returned, any JSON.")] = None
+    error: Annotated[Text | None, Field(description="Why it failed; the model is told it.")] = None
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> "CallResult":
+        if {"result", "error"} <= self.model_fields_set or not (
+            {"result", "error"} & self.model_fields_set
+        ):
+            raise ValueError("say either the result or the error")
+        if "error" in self.model_fields_set and self.error is None:
+            raise ValueError("the error may not be null")
+        return self
+
+
+class Results(Body):
+    """What calls came to that another process has executed."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"results": [{"call_id": "0.0", "result": {"in_stock": 3}}]}]
+        }
+    )
+
+    results: Annotated[list[CallResult], Field(min_length=1, max_length=1000)]
+
+    @model_validator(mode="after")
+    def _has_each_call_once(self) -> "Results":
+        if len({each.call_id for each in self.results}) != len(self.results):
+            raise ValueError("a call stands twice")
+        return self
+
+
+class ResolveCall(Body):
+    """What came of a call whose outcome is unknown."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"call_id": "0.0", "committed": {"refund_id": "R-1"}},
+                {"call_id": "0.0", "not_done": True},
+            ]
+        }
+    )
+
+    call_id: CallIdText
+    committed: Annotated[Any, Field(description="It took effect: the result to tell.")] = None
+    not_done: Annotated[
+        Literal[True] | None,
+        Field(description="It changed nothing and never will: it is made again."),
+    ] = None
+
+    @property
+    def has_committed(self) -> bool:
+        return "committed" in self.model_fields_set
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> "ResolveCall":
+        if self.has_committed == (self.not_done is not None):
+            raise ValueError("say either committed, with the result, or not_done: true")
+        return self
+
+
+class DecideApproval(Body):
+    """What you say about a proposal."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"decision": "approve", "arguments_hash": "…64 hex digits…"},
+                {
+                    "decision": "edit",
+                    "arguments_hash": "…",
+                    "arguments": {"order_id": "O-1", "amount": "40.00"},
+                    "reason": "half of it was used",
+                },
+                {"decision": "reject", "arguments_hash": "…", "reason": "the order is too old"},
+            ]
+        }
+    )
+
+    decision: Literal["approve", "edit", "reject"]
+    arguments_hash: Annotated[
+        Text, Field(max_length=200, description="As it was shown: what you decide is that.")
+    ]
+    arguments: Annotated[
+        dict[str, Any] | None, Field(description="With edit: all arguments, as they should be.")
+    ] = None
+    reason: Text = ""
+    answers: Annotated[
+        dict[Text, Text], Field(description="To the questions of the checklist.")
+    ] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _has_arguments_to_edit(self) -> "DecideApproval":
+        if (self.decision == "edit") != (self.arguments is not None):
+            raise ValueError("arguments stand with the decision edit, and with no other")
+        return self
+
+
+# Responses ----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def model_of(report: type) -> type[BaseModel]:
+    """A report's class as a model, for its schema. Any JSON is `Any`: pydantic knows no type that
+    is defined by itself."""
+    assert is_dataclass(report)
+    members: dict[str, Any] = {field.name: (_shown(field.type), ...) for field in fields(report)}
+    model: type[BaseModel] = create_model(report.__name__, __doc__=report.__doc__, **members)
+    return model
+
+
+def _shown(declared: Any) -> Any:
+    if isinstance(declared, str | ForwardRef):
+        return Any
+    if isinstance(declared, type) and is_dataclass(declared):
+        return model_of(declared)
+    origin, arguments = get_origin(declared), get_args(declared)
+    if origin in (Union, types.UnionType):
+        return functools.reduce(operator.or_, map(_shown, arguments))
+    if origin in (Sequence, list):
+        return list[_shown(arguments[0])]  # type: ignore[misc]  # made while it runs
+    if origin in (Mapping, dict):
+        return dict[str, _shown(arguments[1])]  # type: ignore[misc]  # made while it runs
+    return getattr(declared, "__supertype__", declared)
+
+
+RunModel = model_of(reports.Run)
+RunLineModel = model_of(reports.RunLine)
+StartedModel = model_of(reports.Started)
+RequestedCallModel = model_of(reports.RequestedCall)
+ThreadModel = model_of(reports.Thread)
+ApprovalModel = model_of(reports.Approval)
+DecidedModel = model_of(reports.Decided)
+
+
+class StandsAt(BaseModel):
+    """Where the run stands now."""
+
+    run_id: str
+    status: str
+
+
+class RunPage(BaseModel):
+    runs: list[RunLineModel]  # type: ignore[valid-type]  # made while it runs
+    next_cursor: str | None
+
+
+class ApprovalPage(BaseModel):
+    approvals: list[ApprovalModel]  # type: ignore[valid-type]  # made while it runs
+    next_cursor: str | None
+
+
+class Calls(BaseModel):
+    calls: list[RequestedCallModel]  # type: ignore[valid-type]  # made while it runs
+
+
+class FieldProblem(BaseModel):
+    pointer: str
+    detail: str
+
+
+class ProblemModel(BaseModel):
+    """What went wrong (RFC 9457). Programs go by `type`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    errors: Annotated[
+        list[FieldProblem], Field(default_factory=list, description="Of an invalid request.")
+    ]
+
+
+class Health(BaseModel):
+    status: Literal["ok"]
+
+
+class Readiness(BaseModel):
+    status: Literal["ready", "not ready"]
+    database: str
+    broker: str
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": meaning,
+        "content": {
+            "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
+        },
+    }
+    for status, meaning in {
+        400: "The request cannot be read, or lacks an idempotency key that it needs",
+        401: "No good token",
+        403: "Not with these roles, or not by this person",
+        404: "There is no such thing, or it is not yours to see",
+        409: "The state of the run does not allow this",
+        410: "This was done, and its answer is not kept any more",
+        413: "The body is too large",
+        415: "The body is not JSON",
+        422: "This cannot be used",
+        429: "Too many requests",
+        500: "Something went wrong in the service",
+        503: "A server is away; ask again",
+    }.items()
+}
+
+
+def answers(status: int, model: type[BaseModel], meaning: str) -> dict[int | str, dict[str, Any]]:
+    """An endpoint's responses as the OpenAPI document shows them."""
+    return {status: {"model": model, "description": meaning}, **PROBLEMS}

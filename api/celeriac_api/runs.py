@@ -1,0 +1,210 @@
+"""`/v1/runs`: start runs, look at them, and tell them something while they go on."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from sqlalchemy import Connection
+
+from celeriac.client import people
+from celeriac.client.operations import (
+    Cancel,
+    Interrupt,
+    Operation,
+    Resolve,
+    Retry,
+    RollBack,
+    Say,
+    Start,
+    Submit,
+)
+from celeriac.errors import UnknownThread, WrongOwner
+from celeriac.ids import CallId, RunId, ThreadId, UserId, new_run_id, new_thread_id
+from celeriac.reports import Started
+from celeriac.states import RunStatus
+from celeriac_api import models
+from celeriac_api.authentication import CurrentCaller
+from celeriac_api.authorization import require, require_run, sees_all, user_to_see, visible_run
+from celeriac_api.caller import service_of
+from celeriac_api.idempotency import CurrentOrder, Order, Reply
+from celeriac_api.models import answers
+from celeriac_api.pages import Cursor, Limit, cursor_after, cut, place_of
+from celeriac_api.requests import JsonRoute, json_response
+from celeriac_storage import reading, submitting
+from celeriac_storage.admitting import Wish
+from celeriac_storage.resolving import NotDone, TookEffect
+from celeriac_storage.submitting import Failed
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=JsonRoute)
+
+_STANDS = answers(200, models.StandsAt, "Where the run stands now")
+IdFilter = Annotated[str | None, Query(pattern=r"^[A-Za-z0-9._@-]{1,128}$")]
+
+
+@router.post(
+    "",
+    status_code=201,
+    responses=answers(201, models.StartedModel, "The run; its address is in Location"),
+)
+def start_run(body: models.StartRun, order: CurrentOrder) -> Response:
+    """Start a run of an agent. With `on_busy: "say"` the input may be told to another run instead,
+    whose id is then answered."""
+    if body.run_id is None:
+        order.require_key()
+    caller, service = order.caller, service_of(order.request)
+    user_id = caller.user_id if body.user_id is None else UserId(body.user_id)
+    wish = Wish(
+        body.agent,
+        body.input,
+        run_id=new_run_id() if body.run_id is None else RunId(body.run_id),
+        thread_id=new_thread_id() if body.thread_id is None else ThreadId(body.thread_id),
+        user_id=user_id,
+        tenant_id=caller.tenant_id,
+        on_busy=body.on_busy,
+        limits=None if body.limits is None else body.limits.to_limits(),
+        is_published=service.first_step is not None,
+    )
+
+    def check(_: Connection) -> None:
+        require(caller, order.action, is_own=user_id == caller.user_id)
+
+    try:
+        return order.carry_out(Start(wish, service.first_step), _started, check)
+    except WrongOwner as error:
+        if sees_all(caller, "show_thread"):
+            raise
+        # Whose thread it is, and that there is one, is nobody else's business.
+        raise UnknownThread(f"there is no thread {wish.thread_id} of yours") from error
+
+
+@router.get("", responses=answers(200, models.RunPage, "The newest runs first"))
+def list_runs(
+    request: Request,
+    caller: CurrentCaller,
+    status: RunStatus | None = None,
+    agent: Annotated[str | None, Query(max_length=200, pattern=r"^[^\x00]*$")] = None,
+    thread_id: IdFilter = None,
+    user_id: IdFilter = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """List runs, the newest first: your own, or all of the tenant for an operator."""
+    place = place_of(cursor)
+    with service_of(request).tenant(caller.tenant_id).begin() as connection:
+        found = reading.list_runs(
+            connection,
+            tenant_id=caller.tenant_id,
+            user_id=user_to_see(caller, "list_runs", user_id),
+            thread_id=None if thread_id is None else ThreadId(thread_id),
+            status=status,
+            agent=agent,
+            before=None if place is None else (place[0], RunId(place[1])),
+            limit=limit + 1,
+        )
+    runs, has_more = cut(found, limit)
+    next_cursor = cursor_after(runs[-1].created_at, runs[-1].run_id) if has_more else None
+    return json_response({"runs": list(runs), "next_cursor": next_cursor})
+
+
+@router.get("/{run_id}", responses=answers(200, models.RunModel, "The run"))
+def show_run(request: Request, run_id: str, caller: CurrentCaller) -> Response:
+    """One run with all that came of it so far."""
+    run = visible_run(request, run_id, "show_run")
+    transactions = service_of(request).tenant(caller.tenant_id)
+    with transactions.begin() as connection:
+        report = reading.read_run(connection, run)
+    if any(proposal.status == "pending" for proposal in report.approvals):
+        people.show_approvals(  # records that they are shown
+            transactions, caller.tenant_id, status="pending", run_id=run, limit=100,
+            to=caller.user_id,
+        )  # fmt: skip
+    return json_response(report)
+
+
+@router.get("/{run_id}/calls", responses=answers(200, models.Calls, "The calls, the oldest first"))
+def list_calls(request: Request, run_id: str, caller: CurrentCaller) -> Response:
+    """The calls of the run that another process is to execute."""
+    run = visible_run(request, run_id, "show_run")
+    with service_of(request).tenant(caller.tenant_id).begin() as connection:
+        return json_response({"calls": submitting.requested_calls(connection, run)})
+
+
+@router.post("/{run_id}/cancel", responses=_STANDS)
+def cancel_run(run_id: str, order: CurrentOrder, _: models.Nothing | None = None) -> Response:
+    """End the run. A step in progress is recorded first, so no effect is lost."""
+    return _ask(order, run_id, Cancel(RunId(run_id), order.caller.user_id))
+
+
+@router.post("/{run_id}/interrupt", responses=_STANDS)
+def interrupt_run(run_id: str, order: CurrentOrder, _: models.Nothing | None = None) -> Response:
+    """Stop the run until its user says something, or it is cancelled."""
+    return _ask(order, run_id, Interrupt(RunId(run_id), order.caller.user_id))
+
+
+@router.post(
+    "/{run_id}/messages",
+    status_code=202,
+    responses=answers(202, models.StandsAt, "The model is told it when it is asked next"),
+)
+def say_to_run(run_id: str, body: models.Message, order: CurrentOrder) -> Response:
+    """Tell the run something while it goes on."""
+    order.require_key()
+    return _ask(order, run_id, Say(RunId(run_id), body.text, order.caller.user_id), status=202)
+
+
+@router.post("/{run_id}/retry", responses=_STANDS)
+def retry_run(run_id: str, order: CurrentOrder, _: models.Nothing | None = None) -> Response:
+    """Let a run that needs attention try its step again."""
+    return _ask(order, run_id, Retry(RunId(run_id), order.caller.user_id))
+
+
+@router.post(
+    "/{run_id}/rollback",
+    status_code=201,
+    responses=answers(201, models.StartedModel, "The run that undoes it, in Location"),
+)
+def roll_back_run(
+    run_id: str, order: CurrentOrder, body: models.RollBackRun | None = None
+) -> Response:
+    """Undo what the run did, each call once: starts a run that does."""
+    first_step = service_of(order.request).first_step
+    from_step = 0 if body is None else body.from_step
+    return order.carry_out(
+        RollBack(RunId(run_id), from_step, order.caller.user_id, first_step),
+        _started,
+        lambda connection: require_run(connection, order.caller, order.action, RunId(run_id)),
+    )
+
+
+@router.post("/{run_id}/results", responses=_STANDS)
+def submit_results(run_id: str, body: models.Results, order: CurrentOrder) -> Response:
+    """Tell what came of calls that another process has executed: all of them are recorded, or none.
+
+    To submit the same again is no error; a result that is there is never replaced.
+    """
+    results = {
+        CallId(each.call_id): each.result if each.error is None else Failed(each.error)
+        for each in body.results
+    }
+    return _ask(order, run_id, Submit(RunId(run_id), results, order.caller.user_id))
+
+
+@router.post("/{run_id}/resolve", responses=_STANDS)
+def resolve_call(run_id: str, body: models.ResolveCall, order: CurrentOrder) -> Response:
+    """Say what came of a call whose outcome is unknown; the run then goes on."""
+    resolution = TookEffect(body.committed) if body.has_committed else NotDone()
+    by = order.caller.user_id
+    return _ask(order, run_id, Resolve(RunId(run_id), CallId(body.call_id), resolution, by))
+
+
+def _ask(
+    order: Order, run_id: str, operation: Operation[RunStatus], *, status: int = 200
+) -> Response:
+    return order.carry_out(
+        operation,
+        lambda stands: Reply(status, {"run_id": run_id, "status": stands}),
+        lambda connection: require_run(connection, order.caller, order.action, RunId(run_id)),
+    )
+
+
+def _started(started: Started) -> Reply:
+    return Reply(201, started, {"Location": f"/v1/runs/{started.run_id}"})

@@ -1,0 +1,73 @@
+"""What all requests of one API process share: its connections, and what is known of them."""
+
+import logging
+from collections.abc import Sequence
+
+from celeriac.client.first_step import FirstStep
+from celeriac.errors import InvalidInput
+from celeriac.ids import TenantId
+from celeriac.settings import Settings
+from celeriac_api.jwt_tokens import Issuer
+from celeriac_api.limits import RateLimit
+from celeriac_storage.database import Database
+from celeriac_storage.schema import check_schema
+from celeriac_storage.tenancy import TenantDatabase, may_restrict
+
+logger = logging.getLogger(__name__)
+
+LOCK_TIMEOUT_MILLISECONDS = 5000
+"""A request waits so long for a row that a step holds, and is then told to come again."""
+
+
+class Service:
+    """Made once a process. Connects at first use; close it."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises `InvalidInput` if the settings name no database, or keys that cannot be used."""
+        if settings.database_url is None:
+            raise InvalidInput("the API needs a database: set CELERIAC_DATABASE_URL")
+        self.settings = settings
+        self.database = Database(
+            settings.database_url.get_secret_value(),
+            application_name=lambda: "celeriac-api",
+            connections=settings.connections,
+            lock_timeout_milliseconds=LOCK_TIMEOUT_MILLISECONDS,
+            pre_ping=True,
+        )
+        broker_url = settings.broker_url.get_secret_value() if settings.broker_url else None
+        self.first_step = FirstStep(settings) if broker_url is not None else None
+        self.rate_limit = RateLimit(
+            settings.api_requests_per_second, settings.api_burst_requests, broker_url
+        )
+        self.issuer = Issuer.of_settings(settings)
+        self._is_restricted: bool | None = None  # unknown until the schema was found right
+
+    def close(self) -> None:
+        if self.first_step is not None:
+            self.first_step.close()
+        self.rate_limit.close()
+        self.database.close()
+
+    def tenant(self, tenant_id: TenantId) -> TenantDatabase:
+        """The database as this tenant sees it."""
+        return self.tenants([tenant_id])
+
+    def tenants(self, tenant_ids: Sequence[TenantId]) -> TenantDatabase:
+        """The database as all of these together see it."""
+        database = self.ready()
+        assert self._is_restricted is not None
+        return TenantDatabase(database, tenant_ids, is_restricted=self._is_restricted)
+
+    def ready(self) -> Database:
+        """The database, with its schema as this code needs it. Raises `DatabaseUnavailable` or
+        `SchemaMismatch`."""
+        if self._is_restricted is None:
+            check_schema(self.database)
+            with self.database.connect() as connection:
+                self._is_restricted = may_restrict(connection)
+            if not self._is_restricted:
+                logger.warning(
+                    "this login cannot take the role celeriac_api, so no row-level security keeps "
+                    "tenants apart, only the statements themselves: make it a member of that role"
+                )
+        return self.database

@@ -1,0 +1,248 @@
+"""What can be asked of runs and proposals: each is all that happens for it in one transaction.
+
+The client performs them as they are; the HTTP API adds who may ask, and an idempotency key, to the
+same transaction.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from sqlalchemy import Connection
+
+from celeriac.client.first_step import FirstStep
+from celeriac.errors import (
+    CeleriacError,
+    Conflict,
+    DatabaseUnavailable,
+    NotAllowed,
+    UnknownApproval,
+    UnknownCall,
+    WrongOwner,
+)
+from celeriac.ids import (
+    ApprovalId,
+    CallId,
+    RunId,
+    TenantId,
+    ThreadId,
+    UserId,
+    new_run_id,
+    new_thread_id,
+)
+from celeriac.reports import Decided, Started
+from celeriac.states import RunStatus
+from celeriac_storage import (
+    deciding,
+    inbox,
+    requests,
+    resolving,
+    rollbacks,
+    starting,
+    submitting,
+)
+from celeriac_storage.resolving import Resolution
+from celeriac_storage.rulings import Decision
+from celeriac_storage.submitting import Results
+from celeriac_storage.tenancy import Transactions
+
+if TYPE_CHECKING:
+    from celeriac_storage.admitting import Wish
+
+Answer = TypeVar("Answer")
+
+
+class Operation(Generic[Answer]):
+    """One thing that somebody asks for."""
+
+    def act(self, connection: Connection) -> Answer:
+        """Do it, all in this transaction. Raises `CeleriacError`; then roll it back."""
+        raise NotImplementedError
+
+    def is_noted(self, refused: CeleriacError) -> bool:
+        """Whether a refusal for this reason is recorded."""
+        return False
+
+    def note_refusal(self, connection: Connection, refused: CeleriacError) -> None:
+        """Record it, in a transaction of its own."""
+
+    def finish(self, transactions: Transactions) -> None:
+        """What comes after the commit. Raises nothing if the broker is away."""
+
+
+def perform(transactions: Transactions, operation: Operation[Answer]) -> Answer:
+    """Do it and record it, or record that it was refused, and raise why."""
+    try:
+        with transactions.begin() as connection:
+            answer = operation.act(connection)
+    except CeleriacError as refused:
+        if operation.is_noted(refused):
+            with transactions.begin() as connection:
+                operation.note_refusal(connection, refused)
+        raise
+    operation.finish(transactions)
+    return answer
+
+
+@dataclass(slots=True)
+class Start(Operation[Started]):
+    """Start a run. `first_step` publishes it after the commit; without, a scheduler does."""
+
+    wish: "Wish"
+    first_step: FirstStep | None = None
+    is_written: bool = False  # only its commit can still fail
+    _started: Started | None = field(default=None, init=False)
+    _queue: str = field(default="", init=False)
+
+    def act(self, connection: Connection) -> Started:
+        from celeriac_storage.admitting import admit
+
+        new = admit(connection, self.wish)
+        started = starting.start(connection, new)
+        run_id = started.said_to or new.run_id
+        self._started = Started(run_id, new.thread_id, started.status, started.phase)
+        self._queue = new.queue
+        self.is_written = True
+        return self._started
+
+    def is_noted(self, refused: CeleriacError) -> bool:
+        return isinstance(refused, WrongOwner)
+
+    def note_refusal(self, connection: Connection, refused: CeleriacError) -> None:
+        assert isinstance(refused, WrongOwner)
+        wish = self.wish
+        starting.record_refusal(
+            connection, wish.tenant_id, wish.run_id, wish.thread_id, wish.user_id, refused
+        )
+
+    def finish(self, transactions: Transactions) -> None:
+        started = self._started
+        assert started is not None, "it has acted"
+        is_new = started.run_id == self.wish.run_id  # else its input was told to another
+        if self.first_step is not None and is_new and started.status is RunStatus.QUEUED:
+            self.first_step.publish(started.run_id, self._queue, transactions)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(Operation[RunStatus]):
+    run_id: RunId
+    by: UserId
+
+    def act(self, connection: Connection) -> RunStatus:
+        return requests.request_cancel(connection, self.run_id, self.by)
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt(Operation[RunStatus]):
+    run_id: RunId
+    by: UserId
+
+    def act(self, connection: Connection) -> RunStatus:
+        return requests.request_interrupt(connection, self.run_id, self.by)
+
+
+@dataclass(frozen=True, slots=True)
+class Say(Operation[RunStatus]):
+    run_id: RunId
+    text: str
+    by: UserId
+    key: str | None = None  # one of all runs' (`inbox.key_of_word`)
+
+    def act(self, connection: Connection) -> RunStatus:
+        from celeriac_storage.admitting import word
+
+        return inbox.say(connection, self.run_id, word(self.text), self.by, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry(Operation[RunStatus]):
+    run_id: RunId
+    by: UserId
+
+    def act(self, connection: Connection) -> RunStatus:
+        return resolving.retry(connection, self.run_id, self.by)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve(Operation[RunStatus]):
+    run_id: RunId
+    call_id: CallId
+    resolution: Resolution
+    by: UserId
+
+    def act(self, connection: Connection) -> RunStatus:
+        return resolving.resolve(connection, self.run_id, self.call_id, self.resolution, self.by)
+
+
+@dataclass(slots=True)
+class RollBack(Operation[Started]):
+    """Start the run that undoes another one. `first_step` as with `Start`."""
+
+    run_id: RunId
+    from_step: int
+    by: UserId
+    first_step: FirstStep | None = None
+    rollback_id: RunId = field(default_factory=new_run_id)
+    thread_id: ThreadId = field(default_factory=new_thread_id)
+    _status: RunStatus | None = field(default=None, init=False)
+    _queue: str = field(default="", init=False)
+
+    def act(self, connection: Connection) -> Started:
+        started, self._queue = rollbacks.request(connection, self._wish())
+        self._status = started.status
+        return Started(self.rollback_id, self.thread_id, started.status, started.phase)
+
+    def is_noted(self, refused: CeleriacError) -> bool:
+        return isinstance(refused, NotAllowed)
+
+    def note_refusal(self, connection: Connection, refused: CeleriacError) -> None:
+        assert isinstance(refused, NotAllowed)
+        rollbacks.record_denial(connection, self._wish(), refused)
+
+    def finish(self, transactions: Transactions) -> None:
+        if self.first_step is not None and self._status is RunStatus.QUEUED:
+            self.first_step.publish(self.rollback_id, self._queue, transactions)
+
+    def _wish(self) -> rollbacks.Wish:
+        from celeriac_storage.admitting import word
+
+        return rollbacks.Wish(
+            self.run_id,
+            self.from_step,
+            self.by,
+            self.rollback_id,
+            self.thread_id,
+            word(f"Roll back run {self.run_id} from step {self.from_step} on."),
+            self.first_step is not None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Submit(Operation[RunStatus]):
+    run_id: RunId
+    results: Results
+    by: UserId
+
+    def act(self, connection: Connection) -> RunStatus:
+        return submitting.submit(connection, self.run_id, self.results, self.by)
+
+    def is_noted(self, refused: CeleriacError) -> bool:
+        return isinstance(refused, UnknownCall | Conflict)
+
+    def note_refusal(self, connection: Connection, refused: CeleriacError) -> None:
+        submitting.record_refusal(connection, self.run_id, self.results, self.by, refused)
+
+
+@dataclass(frozen=True, slots=True)
+class Decide(Operation[Decided]):
+    tenant_id: TenantId
+    approval_id: ApprovalId
+    decision: Decision
+
+    def act(self, connection: Connection) -> Decided:
+        return deciding.decide(connection, self.tenant_id, self.approval_id, self.decision)
+
+    def is_noted(self, refused: CeleriacError) -> bool:
+        return not isinstance(refused, DatabaseUnavailable | UnknownApproval)
+
+    def note_refusal(self, connection: Connection, refused: CeleriacError) -> None:
+        deciding.record_denial(connection, self.tenant_id, self.approval_id, self.decision, refused)

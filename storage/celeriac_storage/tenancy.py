@@ -1,0 +1,70 @@
+"""The database as one tenant sees it: what a request for that tenant reads and writes through.
+
+Every transaction takes the role `celeriac_api` and names its tenant, so that row-level security
+hides the rows of all others, whatever a statement forgets to ask for (migration 0006).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+import psycopg
+from psycopg import sql
+from sqlalchemy import Connection
+
+from celeriac.ids import TenantId
+from celeriac_storage.database import Database
+
+ROLE = "celeriac_api"
+_ROLE_MAY_BE_SET_SINCE = 160000  # before, PostgreSQL lets every member of a role set it
+
+
+class Transactions(Protocol):
+    """Where somebody reads and writes: all of the database, or what one tenant sees of it."""
+
+    def begin(self) -> AbstractContextManager[Connection]:
+        """A transaction: committed at the end of the block, rolled back by an exception."""
+        ...
+
+
+class TenantDatabase:
+    """What those tenants see, one as a rule. Without `is_restricted` nothing but the statements
+    themselves keeps tenants apart: for a login that may not take the role (`may_restrict`)."""
+
+    def __init__(
+        self, database: Database, tenants: Sequence[TenantId], *, is_restricted: bool = True
+    ) -> None:
+        self._database = database
+        self._scope = _scope(tenants) if is_restricted else None
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """A transaction in which only these tenants' rows exist. Nothing has been read in it."""
+        with self._database.begin() as connection:
+            if self._scope is not None:
+                driver = connection.connection.driver_connection
+                assert isinstance(driver, psycopg.Connection)
+                # Two statements at once cannot be prepared. As SET and not by set_config, which
+                # would take the snapshot: the transaction may still choose its isolation.
+                driver.execute(self._scope, prepare=False)
+            yield connection
+
+
+def may_restrict(connection: Connection) -> bool:
+    """Whether this login can take the API's role, so that row-level security applies to it."""
+    row = connection.exec_driver_sql(
+        """
+        SELECT pg_has_role(current_user, oid,
+            CASE WHEN current_setting('server_version_num')::int >= %s THEN 'SET' ELSE 'MEMBER' END)
+        FROM pg_roles WHERE rolname = %s
+        """,
+        (_ROLE_MAY_BE_SET_SINCE, ROLE),
+    ).fetchone()
+    return row is not None and bool(row[0])
+
+
+def _scope(tenants: Sequence[TenantId]) -> sql.Composed:
+    return sql.SQL("SET LOCAL ROLE {}; SET LOCAL celeriac.tenant = {}").format(
+        sql.Identifier(ROLE),
+        sql.Literal(",".join(tenants)),  # no id contains a comma
+    )

@@ -1,0 +1,147 @@
+"""What one tenant's transaction sees, by raw SQL: nothing of another's, whatever is asked."""
+
+# features: 000-06, 000-20
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from celeriac import Approval
+from celeriac.ids import TenantId
+from celeriac_storage.database import Database, sqlstate
+from celeriac_storage.tenancy import TenantDatabase, may_restrict
+from tests.api.server import Api, key
+from tests.review_desk import REFUND, Desk, Ledger, refund_tool
+
+OURS, RIVAL = TenantId("default"), TenantId("rival")
+ROW_SECURITY = "42501"
+SHARED = {"agents", "workers", "leaders"}  # what serves every tenant
+
+
+@pytest.fixture
+def desk(api: Api, database: Database, broker_url: str) -> Iterator[Desk]:
+    """A run of ours that waits for a decision, and all kinds of rows that it leaves."""
+    ledger = Ledger()
+    desk = Desk(
+        database, broker_url, ledger, [refund_tool(ledger, Approval())], [("refund", REFUND)]
+    )
+    run_id, _ = desk.propose()
+    desk.client.set_principal("carl", roles=["cashier"])
+    carl = api.person("carl", "operator")
+    carl.post(f"/v1/runs/{run_id}/messages", json={"text": "hurry"}, headers=key("k"))
+    (proposal,) = carl.get("/v1/approvals").json()["approvals"]
+    carl.post(
+        f"/v1/approvals/{proposal['approval_id']}/decision",
+        json={"decision": "approve", "arguments_hash": proposal["arguments_hash"]},
+    )
+    desk.go_on(run_id)
+    yield desk
+    desk.close()
+
+
+def tables(connection: Connection) -> list[str]:
+    return list(
+        connection.exec_driver_sql(
+            "SELECT relname::text FROM pg_class WHERE relkind = 'r'"
+            " AND relnamespace = 'celeriac'::regnamespace ORDER BY 1"
+        ).scalars()
+    )
+
+
+def counts(transactions: TenantDatabase | Database, names: list[str]) -> dict[str, int]:
+    with transactions.begin() as connection:
+        return {
+            name: connection.exec_driver_sql(
+                f"SELECT count({'token_id' if name == 'tokens' else '*'}) FROM celeriac.{name}"
+            ).scalar_one()
+            for name in names
+        }
+
+
+def test_another_tenant_sees_no_row_of_any_table(database: Database, desk: Desk) -> None:
+    with database.begin() as connection:
+        connection.exec_driver_sql("SELECT FROM celeriac.artifacts")
+        names = [name for name in tables(connection) if name not in SHARED]
+
+    all_rows = counts(database, names)
+    seen_by_us = counts(TenantDatabase(database, [OURS]), names)
+    seen_by_rival = counts(TenantDatabase(database, [RIVAL]), names)
+    seen_by_nobody = counts(TenantDatabase(database, []), names)
+
+    empty = {name for name, count in all_rows.items() if count == 0}
+    assert empty <= {"artifacts"}, "the test needs a row of each kind"
+    assert seen_by_us == all_rows
+    assert seen_by_rival == seen_by_nobody == dict.fromkeys(names, 0)
+    assert desk.violations() == []
+
+
+def test_every_table_is_behind_a_policy_or_serves_all(database: Database) -> None:
+    with database.connect() as connection:
+        guarded = set(
+            connection.exec_driver_sql(
+                "SELECT tablename::text FROM pg_policies WHERE schemaname = 'celeriac'"
+                " AND permissive = 'RESTRICTIVE' AND roles = '{celeriac_api}'"
+            ).scalars()
+        )
+        assert set(tables(connection)) - guarded == SHARED
+
+
+def test_two_tenants_at_once_see_both_and_no_third(database: Database, desk: Desk) -> None:
+    ours = counts(TenantDatabase(database, [OURS]), ["runs"])
+
+    assert counts(TenantDatabase(database, [RIVAL, OURS]), ["runs"]) == ours == {"runs": 1}
+    assert desk.violations() == []
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "UPDATE celeriac.runs SET cancel_requested_at = now()",
+        "UPDATE celeriac.effects SET attempt = 9",
+        "UPDATE celeriac.approvals SET status = 'cancelled'",
+        "UPDATE celeriac.threads SET next_position = 9",
+    ],
+)
+def test_another_tenant_changes_no_row(database: Database, desk: Desk, write: str) -> None:
+    with TenantDatabase(database, [RIVAL]).begin() as connection:
+        assert connection.exec_driver_sql(write).rowcount == 0
+    assert desk.violations() == []
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "INSERT INTO celeriac.users VALUES ('default', 'mallory')",
+        "INSERT INTO celeriac.events (run_id, seq, type, data) SELECT '{run}', 99, 'x', '{{}}'",
+        "INSERT INTO celeriac.inbox (run_id, author, body) VALUES ('{run}', 'mallory', '{{}}')",
+        "INSERT INTO celeriac.threads VALUES ('default', 'chat', 'mallory')",
+        "DELETE FROM celeriac.runs",
+        "SELECT hash FROM celeriac.tokens",
+        "INSERT INTO celeriac.principals (tenant_id, user_id) VALUES ('rival', 'mallory')",
+        "UPDATE celeriac.events SET type = 'x'",
+    ],
+)
+def test_the_role_of_the_api_may_not(database: Database, desk: Desk, write: str) -> None:
+    run_id = desk.rows("SELECT run_id FROM celeriac.runs")[0][0]
+
+    with (
+        pytest.raises(DBAPIError) as refused,
+        TenantDatabase(database, [RIVAL]).begin() as connection,
+    ):
+        connection.exec_driver_sql(write.format(run=run_id))
+
+    assert sqlstate(refused.value) == ROW_SECURITY
+
+
+def test_the_role_ends_with_its_transaction(database: Database) -> None:
+    with TenantDatabase(database, [RIVAL]).begin() as connection:
+        assert connection.exec_driver_sql("SELECT current_user").scalar() == "celeriac_api"
+
+    for _ in range(8):  # whichever of the pool's it was
+        with database.begin() as connection:
+            assert connection.exec_driver_sql("SELECT current_user").scalar() != "celeriac_api"
+            assert connection.exec_driver_sql(
+                "SELECT celeriac.current_tenants()"
+            ).scalar_one() is None  # fmt: skip
+            assert may_restrict(connection)
