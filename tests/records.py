@@ -50,7 +50,7 @@ def think(
         "before_tools" if calls else "terminal",
         state=state,
         messages=[Message("assistant", ANSWER)],
-        events=[Event("model.answered", {"step": claim.step})],
+        events=[Event("model.answered", {"step": claim.step, "epoch": claim.epoch})],
         planned=calls,
         model_call=ModelCall(
             claim.failed_thinks + 1,
@@ -82,7 +82,10 @@ def act(
         "after_tools",
         state={} if following.phase is None else {"phase": following.phase},
         messages=[Message("results", {"calls": calls})],
-        events=[Event(f"effect.{effect.state}", {"call_id": effect.call_id}) for effect in settled],
+        events=[
+            Event(f"effect.{effect.state}", {"call_id": effect.call_id, "tool": "look"})
+            for effect in settled
+        ],
         settled=settled,
     )
 

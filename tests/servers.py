@@ -28,6 +28,7 @@ from celeriac.ids import DEFAULT_QUEUE
 from celeriac_storage.database import Database, driver_url, libpq_url
 from celeriac_storage.schema import migrate
 from tests.embedded import Urls, embedded_urls
+from tests.histories import assert_documented
 from tests.waiting import eventually
 
 BrokerKind = Literal["redis", "amqp"]
@@ -114,9 +115,14 @@ class DatabaseServer:
 
     @contextmanager
     def database(self, *, migrated: bool) -> Iterator[str]:
-        """The URL of a fresh database, dropped afterwards whoever is still connected."""
+        """The URL of a fresh database, dropped afterwards whoever is still connected.
+
+        What a test has left there as the history of its runs must be as the models of events say.
+        """
         with self._created(self._migrated_template() if migrated else "template0") as url:
             yield url
+            if migrated:
+                assert_documented(url)
 
     @contextmanager
     def copy(self, url: str) -> Iterator[str]:

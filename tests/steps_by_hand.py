@@ -116,7 +116,7 @@ class Hand:
                 "before_tools",
                 state={"phase": Phase.WAITING_TOOL, "pending": pending},
                 messages=[Message("assistant", {"kind": "response", "parts": []})],
-                events=[Event("model.answered", {"step": claim.step})],
+                events=[Event("model.answered", {"step": claim.step, "epoch": claim.epoch})],
                 planned=planned,
                 tool_calls=count,
             ),
@@ -227,7 +227,7 @@ def lost_outcome(call: CallId) -> StepRecord:
         StepKind.ACT,
         "needs_attention",
         advances=False,
-        events=[Event("effect.unknown", {"call_id": call})],
+        events=[Event("effect.unknown", {"call_id": call, "tool": "ship"})],
         settled=[
             SettledEffect(
                 call,

@@ -235,11 +235,12 @@ def stumble(connection: Connection, claim: Claim, error: dict[str, JsonValue]) -
                 last_event_seq = last_event_seq + 1
             WHERE run_id = %(run_id)s AND step = %(step)s AND claim_token = %(token)s
                 AND status = 'running'
-            RETURNING run_id, status, last_event_seq
+            RETURNING run_id, status, step, epoch, last_event_seq
         ), event AS (
             INSERT INTO celeriac.events (run_id, seq, type, data)
             SELECT run_id, last_event_seq, CASE status WHEN 'queued' THEN 'run.stumbled'
-                ELSE 'run.needs_attention' END, jsonb_build_object('error', %(error)s::jsonb)
+                ELSE 'run.needs_attention' END, jsonb_build_object('step', step, 'epoch', epoch,
+                'error', %(error)s::jsonb)
             FROM run
         )
         SELECT status = 'queued' FROM run

@@ -287,7 +287,7 @@ def _asked_back(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> T
             reason="question",
             state={"corrections": corrections},
             messages=[Message("question", question)],
-            events=[Event("model.questioned", {"step": claim.step, "why": "empty_response"})],
+            events=[Event("model.questioned", {**_asked(claim), "why": "empty_response"})],
             model_call=_model_call(loaded, claim, "empty_response", response),
             input_tokens=response.usage.input_tokens,
             output_tokens=response.usage.output_tokens,
@@ -305,7 +305,7 @@ def _stopped(loaded: LoadedAgent, claim: Claim) -> StepRecord:
         kind=StepKind.THINK,
         reason="interrupted",
         advances=False,
-        events=[Event("model.interrupted", {"step": claim.step, "attempt": attempt})],
+        events=[Event("model.interrupted", {**_asked(claim), "attempt": attempt})],
         model_call=_model_call(loaded, claim, "interrupted", None, error),
         failed_thinks=attempt,
     )
@@ -320,7 +320,7 @@ def _failed(
     error = _error(failure.kind, failure.message)
     if failure.status_code is not None:
         error["status_code"] = failure.status_code
-    data: dict[str, JsonValue] = {"step": claim.step, "attempt": attempt, "kind": failure.kind}
+    data: dict[str, JsonValue] = {**_asked(claim), "attempt": attempt, "kind": failure.kind}
     if failure.is_transient and not backoff.is_exhausted(attempt):
         delay = backoff.delay_seconds(attempt, failure.retry_after_seconds)
         data["retry_in_seconds"] = round(delay, 3)
@@ -370,13 +370,18 @@ def _model_call(
 
 
 def _answer_event(claim: Claim, planned: Sequence[PlannedEffect]) -> Event:
-    data: dict[str, JsonValue] = {"step": claim.step}
+    data = _asked(claim)
     if planned:
         data["calls"] = [
             {"call_id": effect.call_id, "tool": effect.tool, "state": effect.state}
             for effect in planned
         ]
     return Event("model.answered", data)
+
+
+def _asked(claim: Claim) -> dict[str, JsonValue]:
+    """Which asking of the model an event is about."""
+    return {"step": claim.step, "epoch": claim.epoch}
 
 
 def _error(kind: str, message: str) -> dict[str, JsonValue]:

@@ -307,7 +307,7 @@ def test_the_third_stumble_puts_the_run_before_a_person_with_the_evidence(hand: 
         "run.stumbled",
         "run.needs_attention",
     ]
-    assert hand.event_data(run_id, "run.needs_attention") == {"error": BUG}
+    assert hand.event_data(run_id, "run.needs_attention") == {"step": 0, "epoch": 3, "error": BUG}
 
 
 def test_strikes_are_forgiven_by_a_commit(hand: Hand) -> None:

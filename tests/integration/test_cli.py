@@ -668,3 +668,10 @@ def test_help_imports_no_driver_no_broker_and_no_model() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_events_can_be_asked_for_their_schema_without_a_run_or_a_server(cli: Cli) -> None:
+    printed = cli("events", "--schema")
+
+    assert "run.created" in json.dumps(json.loads(printed.stdout))
+    assert cli("events").exit_code == 2

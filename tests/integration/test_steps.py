@@ -88,7 +88,7 @@ def asked_for(kind: EffectKind = EffectKind.NONE, count: int = 1) -> StepRecord:
         "before_tools",
         state={"phase": Phase.WAITING_TOOL, "pending": pending},
         messages=[Message("assistant", {"kind": "response", "parts": [{"text": "let me see"}]})],
-        events=[Event("model.answered", {"step": 0})],
+        events=[Event("model.answered", {"step": 0, "epoch": 1})],
         planned=[
             PlannedEffect(call, index, f"p{index}", "look", "1", kind, {"order": index})
             for index, call in enumerate(calls)
@@ -120,7 +120,7 @@ def told(
         "after_tools",
         state={"phase": Phase.WAITING_MODEL},
         messages=[Message("results", {"calls": [call_id(0, 0)]})],
-        events=[Event("effect.committed", {"call_id": call_id(0, 0)})],
+        events=[Event("effect.committed", {"call_id": call_id(0, 0), "tool": "look"})],
         settled=[settled],
     )
 
@@ -265,7 +265,9 @@ def test_an_attempt_that_does_not_advance_leaves_no_checkpoint(hand: Hand) -> No
         StepKind.THINK,
         "model_failed",
         advances=False,
-        events=[Event("model.failed", {"attempt": 1})],
+        events=[
+            Event("model.failed", {"step": 0, "epoch": 1, "attempt": 1, "kind": "rate_limited"})
+        ],
         model_call=failed,
         failed_thinks=1,
     )

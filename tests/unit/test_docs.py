@@ -19,6 +19,7 @@ from celeriac.states import (
 )
 from celeriac.think_backoff import DEFAULT_BACKOFF
 from celeriac.think_failure import ThinkFailureKind
+from tests.docs import events_page
 from tests.docs.pages import PAGES, ROOT
 from tests.docs.settings_page import table, table_of_page
 
@@ -99,6 +100,11 @@ def test_the_guarantees_page_promises_something_of_every_kind_of_tool() -> None:
     assert promises["none"] == "called at least once"
     assert promises["transactional"] == "its writes happen exactly once"
     assert "never made again before it is certain" in promises["external"]
+
+def test_the_events_page_repeats_the_models() -> None:
+    assert events_page.table_of_page() == events_page.table(), (
+        "run: python -m tests.docs.events_page"
+    )
 
 
 def test_the_settings_page_repeats_the_settings() -> None:

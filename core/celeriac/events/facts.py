@@ -1,0 +1,229 @@
+"""What events say: the shapes of their `data`."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from celeriac.states import EffectState, Phase
+
+
+class Facts(BaseModel):
+    """The `data` of an event."""
+
+    model_config = ConfigDict(frozen=True)
+
+    v: Literal[1] = 1
+
+
+class Error(BaseModel):
+    """What went wrong. Some kinds add fields of their own."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    kind: str
+    message: str
+
+
+class Created(Facts):
+    agent: str
+    thread_id: str
+
+
+class By(Facts):
+    by: str  # a user, or whoever a program says it speaks for
+
+
+class Paused(Facts):
+    phase: Phase
+
+
+class Woken(Facts):
+    waited_for: str  # the phase without `waiting_`
+
+
+class Recovered(Facts):
+    from_checkpoint: int | None = None  # the last committed step; none before the first
+    step: int
+    epoch: int  # of the claim that is over
+    worker_id: str | None = None
+    reason: str  # lifeline, lease or deadline
+
+
+class Stumbled(Facts):
+    step: int
+    epoch: int
+    error: Error
+
+
+class Attention(Facts):
+    phase: Phase | None = None
+    from_checkpoint: int | None = None
+    step: int | None = None
+    epoch: int | None = None
+    worker_id: str | None = None
+    reason: str | None = None
+    error: Error
+
+
+class Heard(Facts):
+    words: int  # messages of the user that the conversation now has
+
+
+class Completed(Facts):
+    outcome: str
+
+
+class Failed(Facts):
+    outcome: str
+    error: Error
+
+
+class Cancelled(Facts):
+    outcome: str
+    by: str | None = None  # without it, `run.cancel_requested` says who
+
+
+class PlannedCall(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    call_id: str
+    tool: str
+    state: EffectState
+
+
+class ModelAttempt(Facts):
+    step: int
+    epoch: int  # of the claim that asked
+
+
+class Answered(ModelAttempt):
+    calls: list[PlannedCall] = []
+    text: str | None = None  # of an agent that streams: what the pieces of text add up to
+
+
+class Questioned(ModelAttempt):
+    why: str
+
+
+class Interrupted(ModelAttempt):
+    attempt: int
+
+
+class AttemptFailed(ModelAttempt):
+    attempt: int
+    kind: str
+    retry_in_seconds: float | None = None  # none: it is not asked again
+
+
+class Call(Facts):
+    call_id: str
+    tool: str
+
+
+class Attempt(Call):
+    attempt: int
+
+
+class Outcome(Call):
+    error: Error | None = None
+    by: str | None = None  # of a call that another process executed: who told the result
+
+
+class Resolved(Call):
+    state: EffectState
+    by: str
+
+
+class Reported(Call):
+    by: str  # the worker
+
+
+class Progress(Facts):
+    call_id: str
+    text: str
+
+
+class ToolAttemptFailed(Attempt):
+    error: Error
+    retry_in_seconds: float
+
+
+class CheckUnclear(Call):
+    error: Error
+    retry_in_seconds: float | None = None  # none: a person is asked
+
+
+class RollbackRequested(Facts):
+    run_id: str  # whose calls are to be undone
+    from_step: int
+    by: str
+    calls: list[str]
+
+
+class PlannedUndo(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    call_id: str
+    rolls_back: str  # the call of the other run
+    kind: str  # in_band, compensate, out_of_band or none
+
+
+class RollbackPlanned(Facts):
+    run_id: str
+    undos: list[PlannedUndo]
+
+
+class Refused(Facts):
+    calls: list[str]
+    by: str
+    error: str
+
+
+class Proposal(Call):
+    approval_id: str
+
+
+class Requested(Proposal):
+    version: int | None = None  # of an edited call
+    roles: list[str] | None = None
+    quorum: int | None = None
+    reason: str | None = None
+
+
+class Edited(Proposal):
+    version: int
+    by: str
+    edited_from: str
+
+
+class Surfaced(Facts):
+    approval_id: str
+    to: str
+
+
+class Decided(Proposal):
+    version: int
+    decision: Literal["approve", "edit", "reject"]
+    by: str
+    status: str  # of the proposal now
+    approvals: int | None = None  # so far, of `quorum`
+    quorum: int | None = None
+    reason: str | None = None
+
+
+class Expired(Proposal):
+    version: int
+
+
+class Revoked(Facts):
+    approval_id: str
+    call_id: str
+    why: str
+
+
+class Validated(Proposal):
+    arguments_hash: str
+
+
+class Checked(Proposal):
+    approved_by: list[str]
