@@ -10,6 +10,7 @@ in is kept in `server.requests`; `connections` and `most_at_once` tell how conne
 import json
 import socket
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +19,8 @@ from typing import Any, Self
 
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
+
+_ALL = -1  # requests
 
 
 @dataclass(frozen=True)
@@ -31,11 +34,25 @@ class Reply:
     close_at_once: bool = False  # close it without a word
     hang_seconds: float = 0.0  # say nothing for so long, or until the server stops
     delay_seconds: float = 0.0  # then answer
+    pieces: tuple[bytes, ...] = ()  # of an event stream, instead of a body
+    stalls_after: tuple[int, ...] = ()  # so many pieces: nothing more, until `go_on` is called
+    is_cut: bool = False  # the connection breaks after the pieces, in the middle of the stream
 
     @classmethod
     def text(cls, text: str, *, finish_reason: str = "stop", delay_seconds: float = 0.0) -> Self:
         message = {"role": "assistant", "content": text}
         return cls(body=_completion(message, finish_reason), delay_seconds=delay_seconds)
+
+    @classmethod
+    def stream(
+        cls, words: Sequence[str], *, stalls_after: Sequence[int] = (), ending: str = "stop"
+    ) -> Self:
+        """Text word by word. `ending` is the reason it stops for, or `cut` (the connection breaks)
+        or `closed` (it ends in good order, but without a reason)."""
+        chunks = [_chunk({"content": word}) for word in words]
+        if ending not in ("cut", "closed"):
+            chunks += [_chunk({}, ending), _chunk(None), b"data: [DONE]\n\n"]
+        return cls(pieces=tuple(chunks), stalls_after=tuple(stalls_after), is_cut=ending == "cut")
 
     @classmethod
     def tool_call(cls, tool: str, arguments: str, call_id: str = "call_0") -> Self:
@@ -105,6 +122,8 @@ class ProviderServer:
         self._at_once = 0
         self._lock = threading.Lock()
         self._stopping = threading.Event()
+        self._released: Counter[int] = Counter()  # stalls of each request
+        self._is_released = threading.Condition(self._lock)
         self._left = threading.Condition(self._lock)
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.provider = self
@@ -118,6 +137,17 @@ class ProviderServer:
         """A model with connections of its own to this server."""
         provider = OpenAIProvider(base_url=self.url, api_key="sk-test-0123456789abcdef")
         return OpenAIChatModel("gpt-test", provider=provider)
+
+    def will_reply(self, *replies: Reply) -> None:
+        """These from now on; for a server that is started before the test knows them."""
+        with self._lock:
+            self._replies = [*self._replies[: len(self.requests)], *replies]
+
+    def go_on(self, request: int | None = None) -> None:
+        """Let the reply to this request (0, 1 …) go on when it stalls next, or all for ever."""
+        with self._is_released:
+            self._released[_ALL if request is None else request] += 1
+            self._is_released.notify_all()
 
     def wait_until_idle(self, timeout_seconds: float = 5.0) -> bool:
         """Whether no request is being worked on, after at most so long."""
@@ -135,6 +165,7 @@ class ProviderServer:
         traceback: TracebackType | None,
     ) -> None:
         self._stopping.set()
+        self.go_on()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -143,18 +174,25 @@ class ProviderServer:
         with self._lock:
             self.connections += 1
 
-    def arrived(self, request: dict[str, Any]) -> Reply:
+    def arrived(self, request: dict[str, Any]) -> tuple[int, Reply]:
         with self._lock:
             reply = self._replies[min(len(self.requests), len(self._replies) - 1)]
             self.requests.append(request)
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
-        return reply
+            return len(self.requests) - 1, reply
 
     def left(self) -> None:
         with self._left:
             self._at_once -= 1
             self._left.notify_all()
+
+    def stall(self, request: int, before: int) -> None:
+        """Wait for the release of this stall, before which the request had so many."""
+        with self._is_released:
+            self._is_released.wait_for(
+                lambda: self._released[request] > before or self._released[_ALL]
+            )
 
     def wait(self, seconds: float, connection: socket.socket) -> bool:
         """Wait so long, unless the server stops or the client hangs up; whether to answer then."""
@@ -187,21 +225,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = int(self.headers["Content-Length"])
-        reply = self.server.provider.arrived(json.loads(self.rfile.read(length)))
+        number, reply = self.server.provider.arrived(json.loads(self.rfile.read(length)))
         try:
-            self._answer(reply)
+            self._answer(number, reply)
         except OSError:
             self.close_connection = True  # the client gave up, as it is meant to in some tests
         finally:
             self.server.provider.left()
 
-    def _answer(self, reply: Reply) -> None:
+    def _answer(self, number: int, reply: Reply) -> None:
         silence = reply.hang_seconds + reply.delay_seconds
         if silence and not self.server.provider.wait(silence, self.connection):
             self.close_connection = True
             return
         if reply.close_at_once or reply.hang_seconds:
             self.close_connection = True
+            return
+        if reply.pieces:
+            self._stream(number, reply)
             return
         self.send_response_only(reply.status)  # with no Date, which a reply may set
         self.send_header("Content-Type", "application/json")
@@ -213,6 +254,20 @@ class _Handler(BaseHTTPRequestHandler):
         if reply.cut_at is not None:
             self.close_connection = True
 
+    def _stream(self, request: int, reply: Reply) -> None:
+        self.send_response_only(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for number, piece in enumerate(reply.pieces):
+            if number in reply.stalls_after:
+                self.server.provider.stall(request, reply.stalls_after.index(number))
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+        if reply.is_cut:
+            self.close_connection = True
+        else:
+            self.wfile.write(b"0\r\n\r\n")
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  its name there
         pass
 
@@ -220,6 +275,15 @@ class _Handler(BaseHTTPRequestHandler):
 def _completion(message: dict[str, Any], finish_reason: str) -> bytes:
     choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
     return json.dumps(_envelope([choice])).encode()
+
+
+def _chunk(delta: dict[str, Any] | None, finish_reason: str | None = None) -> bytes:
+    """A chunk of a streamed completion; without a delta, the last one, with the usage."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+    chunk = _envelope([] if delta is None else [choice]) | {"object": "chat.completion.chunk"}
+    if delta is not None:
+        del chunk["usage"]
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
 
 def _envelope(choices: list[dict[str, Any]]) -> dict[str, Any]:

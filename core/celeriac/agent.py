@@ -29,7 +29,8 @@ class Agent:
     `model` is any pydantic-ai model, the name of one (`"openai:gpt-5"`, resolved when a worker
     starts) or a `ScriptedModel`. `input` is a type that a run's input must fit, checked before
     anything is written; without one, any JSON will do. `step_deadline_seconds` bounds a step that
-    hangs in a live process; by default it is `STEP_MARGIN_SECONDS` above the longest call.
+    hangs in a live process; by default it is `STEP_MARGIN_SECONDS` above the longest call. With
+    `stream` the model's text is shown to readers while it is being written (`docs/streaming.md`).
 
     Raises `InvalidAgent` if the parts contradict each other.
     """
@@ -47,6 +48,7 @@ class Agent:
         think_timeout_seconds: float = 120.0,
         step_deadline_seconds: float | None = None,
         description: str = "",
+        stream: bool = False,
     ) -> None:
         _check_names(name, model, queue)
         _check_tools(name, tools)
@@ -64,6 +66,7 @@ class Agent:
         self.think_timeout_seconds: Final = think_timeout_seconds
         self.step_deadline_seconds: Final = step_deadline_seconds
         self.description: Final = description
+        self.stream: Final = stream
         self._is_made: Final = True
 
     def __setattr__(self, attribute: str, value: object) -> None:
@@ -105,6 +108,7 @@ class Agent:
             "queue": self.queue,
             "think_timeout_seconds": self.think_timeout_seconds,
             "step_deadline_seconds": self.step_deadline_seconds,
+            **({"stream": True} if self.stream else {}),  # older hashes stay what they are
         }
 
     @cached_property

@@ -10,7 +10,8 @@ models once.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -21,6 +22,11 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    ModelResponseStreamEvent,
+    PartDeltaEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
     ToolReturnPart,
 )
 from pydantic_ai.models import Model, ModelRequestParameters, infer_model
@@ -66,6 +72,7 @@ async def request(
     tools: Sequence[ToolDefinition],
     timeout_seconds: float,
     settings: ModelSettings | None = None,
+    on_text: Callable[[str], None] | None = None,
 ) -> ModelResponse:
     """Ask `model` once and return what it answers, good or not (`think_failure.check_response`).
 
@@ -73,6 +80,9 @@ async def request(
     final byte, the request is aborted and `TimeoutError` raised; cancelling aborts it as well. What
     the provider and its SDK raise is passed on (`think_failure.classify`). If the last message is a
     suspended response, the model goes on with it.
+
+    With `on_text` the answer is streamed, if the model can do that, and each piece of its text is
+    handed over at once, on the loop's thread. The response returned is the whole one all the same.
     """
     parameters = ModelRequestParameters(
         function_tools=list(tools),
@@ -82,17 +92,57 @@ async def request(
     _adopt(model)
     try:
         async with asyncio.timeout(timeout_seconds) as limit:
-            return await model.request(
+            question = (
                 _sendable(model, messages, parameters),
                 _for_one_attempt(model, settings, timeout_seconds),
                 parameters,
             )
+            if on_text is not None:
+                return await _streamed(model, *question, on_text)
+            return await model.request(*question)
     except TimeoutError:
         if not limit.expired():
             raise
         raise TimeoutError(
             f"model {model.model_name!r} did not answer within {timeout_seconds:g} s"
         ) from None
+
+
+async def _streamed(
+    model: Model,
+    messages: list[ModelMessage],
+    settings: ModelSettings,
+    parameters: ModelRequestParameters,
+    on_text: Callable[[str], None],
+) -> ModelResponse:
+    async with AsyncExitStack() as stack:
+        try:
+            stream = await stack.enter_async_context(
+                model.request_stream(messages, settings, parameters)
+            )
+        except NotImplementedError:  # pydantic-ai's word for a model that only answers as a whole
+            return await model.request(messages, settings, parameters)
+        async for event in stream:
+            if text := _text_of(event):
+                on_text(text)
+    response = stream.get()
+    # A connection that a proxy closes in good order looks like the end of the stream, for which
+    # pydantic-ai then supplies "stop". But providers say why they stop, and half an answer must not
+    # pass for a whole one.
+    is_stopped = response.finish_reason not in (None, "stop") or "finish_reason" in (
+        response.provider_details or {}
+    )
+    is_whole = is_stopped or response.provider_url is None
+    return response if is_whole else replace(response, state="incomplete")
+
+
+def _text_of(event: ModelResponseStreamEvent) -> str:
+    match event:
+        case PartStartEvent(part=TextPart(content=text)):
+            return text
+        case PartDeltaEvent(delta=TextPartDelta(content_delta=text)):
+            return text
+    return ""
 
 
 def _adopt(model: Model) -> None:

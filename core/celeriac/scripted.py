@@ -7,18 +7,23 @@ same answer, because the answer depends on the messages alone.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
 
 from pydantic_ai.messages import (
     FinishReason,
     ModelMessage,
     ModelResponse,
     ModelResponsePart,
+    ModelResponseStreamEvent,
     TextPart,
     ToolCallPart,
 )
-from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
@@ -42,6 +47,7 @@ class Turn:
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     delay_seconds: float = 0.0
+    word_seconds: float = 0.0  # that each word takes, if the agent streams
     error: Exception | None = None  # raised after the delay, at every attempt
     input_tokens: int = 100
     output_tokens: int = 20
@@ -141,6 +147,20 @@ class ScriptedModel(Model):
             await asyncio.sleep(turn.delay_seconds)
         return self.respond(messages, turn)
 
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: Any = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        """The same response, its text word by word."""
+        turn = self.answer(messages)
+        if turn.delay_seconds > 0:
+            await asyncio.sleep(turn.delay_seconds)
+        yield _Words(model_request_parameters, self.respond(messages, turn), turn.word_seconds)
+
     def prepare_messages(
         self,
         messages: list[ModelMessage],
@@ -149,6 +169,55 @@ class ScriptedModel(Model):
         """`messages` as they are: rewritten for a provider, a run's first prompt is not to be told
         from what came during it."""
         return messages
+
+
+@dataclass
+class _Words(StreamedResponse):
+    """A response whose text is said word by word."""
+
+    response: ModelResponse
+    word_seconds: float
+
+    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        self.finish_reason = self.response.finish_reason
+        self.state = self.response.state
+        self._usage = self.response.usage
+        for number, part in enumerate(self.response.parts):
+            if isinstance(part, ToolCallPart):
+                yield self._parts_manager.handle_tool_call_part(
+                    vendor_part_id=number,
+                    tool_name=part.tool_name,
+                    args=cast(str | dict[str, Any], part.args),  # as `respond` makes them
+                    tool_call_id=part.tool_call_id,
+                )
+            elif isinstance(part, TextPart):
+                for word in re.findall(r"\S+\s*|\s+", part.content):
+                    if self.word_seconds > 0:
+                        await asyncio.sleep(self.word_seconds)
+                    for event in self._parts_manager.handle_text_delta(
+                        vendor_part_id=number, content=word
+                    ):
+                        yield event
+
+    async def close_stream(self) -> None:
+        pass  # there is no connection
+
+    @property
+    def model_name(self) -> str:
+        assert self.response.model_name is not None
+        return self.response.model_name
+
+    @property
+    def provider_name(self) -> str | None:
+        return None
+
+    @property
+    def provider_url(self) -> str | None:
+        return None
+
+    @property
+    def timestamp(self) -> datetime:
+        return self.response.timestamp
 
 
 def turn_number(messages: Sequence[ModelMessage]) -> int:

@@ -64,6 +64,8 @@ _SHAPES = (
     _URL_USERINFO,
 )
 _MALFORMED_USERINFO = re.compile(r"(://[^\s/?#:@]*:)(?:(?!://)[^\n])+(?=@)")
+_LAST_WORD = re.compile(r"[!-~]+\Z")  # of the characters that keys and URLs are made of
+_BEGINNING_OF_PEM = re.compile(r"-----BEGIN [A-Z0-9 ]*\Z")
 _QUERY_PARAMETER = re.compile(r"(?<=[?&])([^=&#\s]+)=[^&#\s]+")
 _JSON_STRING_OR_NUMBER = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*')
 
@@ -84,6 +86,28 @@ def redact(text: str) -> str:
     # Not on the text as a whole: after the JSON "\n" + "ewpassword1" a match would begin inside
     # the escape, and one in a number would leave a bare word.
     return _JSON_STRING_OR_NUMBER.sub(functools.partial(_redacted_token, secret), text)
+
+
+def redact_so_far(text: str) -> str:
+    """The beginning of `redact(text)` that stays what it is, whatever is still added to `text`.
+
+    Prose alone. The last word is held back, since it may become a secret, and so is what a secret
+    of several words may begin with.
+    """
+    end = len(text)
+    for held in (_LAST_WORD.search(text), _BEGINNING_OF_PEM.search(text)):
+        if held is not None:
+            end = min(end, held.start())
+    for literal in _known_forms(len(_registered)):
+        # From the longest beginning of the secret that `text` may end with, to the shortest.
+        for length in range(min(len(literal) - 1, len(text)), len(text) - end, -1):
+            if text.endswith(literal[:length]):
+                end = len(text) - length
+                break
+    for found in _secret_pattern(len(_registered)).finditer(text):
+        if found.start() < end < found.end():
+            end = found.start()  # what is there as a whole must not be cut, or its half is shown
+    return redact(text[:end])
 
 
 def redact_url(url: str) -> str:
@@ -120,15 +144,20 @@ def forget_cached_secrets() -> None:
     _registered.clear()
     _secrets_of_environment.cache_clear()
     _secret_pattern.cache_clear()
+    _known_forms.cache_clear()
 
 
 @functools.lru_cache(maxsize=1)
 def _secret_pattern(_version: int) -> re.Pattern[str]:
+    return re.compile("|".join([*map(re.escape, _known_forms(_version)), *_SHAPES]))
+
+
+@functools.lru_cache(maxsize=1)
+def _known_forms(_version: int) -> list[str]:
     known = _secrets_of_environment().union(_registered.copy())
     forms = {form for value in known for form in _written_forms(value)}
     # The longest first: of two secrets that begin alike, the rest of the longer must not stay.
-    literals = sorted(forms, key=len, reverse=True)
-    return re.compile("|".join([*map(re.escape, literals), *_SHAPES]))
+    return sorted(forms, key=len, reverse=True)
 
 
 @functools.cache

@@ -60,7 +60,7 @@ class Bell:
                 with self._redis.pipeline(transaction=False) as pipeline:
                     for run_id in rung:
                         if run_id is not None:
-                            pipeline.publish(_channel(run_id), "")
+                            pipeline.publish(channel(run_id), "")
                     pipeline.execute()
             except redis.RedisError as error:
                 logger.info("readers are not woken, and look for themselves: %s", error)
@@ -100,7 +100,7 @@ class _Listening:
         self._subscription: Any = client.pubsub(  # type: ignore[no-untyped-call]  # redis-py's
             ignore_subscribe_messages=True
         )
-        self._channel = _channel(run_id)
+        self._channel = channel(run_id)
         self._is_subscribed = self._subscribe()
 
     def wait(self, seconds: float) -> None:
@@ -123,5 +123,6 @@ class _Listening:
         return True
 
 
-def _channel(run_id: RunId) -> str:
+def channel(run_id: RunId) -> str:
+    """Where it is told that something of the run has committed."""
     return f"celeriac:run:{run_id}"

@@ -201,8 +201,10 @@ class _Step:
             # A step of its own, so that the model is only ever asked about what is committed.
             following = Next.queued(Phase.WAITING_MODEL)
             return self._commit(Transition(StepRecord(following, StepKind.THINK, "said")))
-        hearing = self._worker.hearing
-        return self._commit(think(self._loaded, self._claim, self._conversation.messages, hearing))
+        worker, messages = self._worker, self._conversation.messages
+        return self._commit(
+            think(self._loaded, self._claim, messages, worker.hearing, worker.text_streams)
+        )
 
     def _load(self) -> Sequence[Effect]:
         """Read what this process does not have: for a think step new messages, for an act step the

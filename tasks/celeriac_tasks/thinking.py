@@ -1,6 +1,6 @@
 """The think transition: ask the model, and turn what it says into a step record."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import asdict, replace
 from functools import cache
@@ -28,6 +28,7 @@ from celeriac_storage.step_record import Event, Message, ModelCall, Next, Planne
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE, proposal_events, propose
 from celeriac_tasks.hearing import Hearing
 from celeriac_tasks.loaded_agent import LoadedAgent
+from celeriac_tasks.text_stream import TextStreams
 from celeriac_tasks.transition import Transition
 
 LOOP_MARGIN_SECONDS = 5.0  # beyond the request's own timeout: then the loop itself is stuck
@@ -36,15 +37,22 @@ _UNKNOWN_TOOL_VERSION = "-"
 
 
 def think(
-    loaded: LoadedAgent, claim: Claim, messages: Sequence[ModelMessage], hearing: Hearing
+    loaded: LoadedAgent,
+    claim: Claim,
+    messages: Sequence[ModelMessage],
+    hearing: Hearing,
+    text_streams: TextStreams | None,
 ) -> Transition:
     """Ask the model once. Holds no connection; may take as long as the agent's think timeout.
+
+    With `text_streams`, an agent that streams is read while it writes. What becomes of the step
+    depends on the whole response alone.
 
     The request is cancelled, and its connection closed, if the run is asked to stop meanwhile.
     """
     reach("think.before_model_call", claim.step)
     try:
-        response = _ask(loaded, claim, messages, hearing)
+        response = _ask(loaded, claim, messages, hearing, text_streams)
         if response is None:
             return Transition(_stopped(loaded, claim))
         failure = check_response(response)
@@ -59,14 +67,32 @@ def think(
 
 
 def _ask(
-    loaded: LoadedAgent, claim: Claim, messages: Sequence[ModelMessage], hearing: Hearing
+    loaded: LoadedAgent,
+    claim: Claim,
+    messages: Sequence[ModelMessage],
+    hearing: Hearing,
+    text_streams: TextStreams | None,
 ) -> ModelResponse | None:
     """The model's response, or None if the run was asked to stop before there was one."""
     agent = loaded.agent
+    if agent.stream and text_streams is not None:
+        with text_streams.attempt(claim.run_id, claim.epoch, claim.step) as on_text:
+            return _wait_for(loaded, claim, messages, hearing, on_text)
     if isinstance(loaded.model, ScriptedModel):
         turn = loaded.model.answer(messages)
         if turn.delay_seconds == 0:
             return loaded.model.respond(messages, turn)
+    return _wait_for(loaded, claim, messages, hearing, None)
+
+
+def _wait_for(
+    loaded: LoadedAgent,
+    claim: Claim,
+    messages: Sequence[ModelMessage],
+    hearing: Hearing,
+    on_text: Callable[[str], None] | None,
+) -> ModelResponse | None:
+    agent = loaded.agent
     timeout_seconds = agent.think_timeout_seconds + LOOP_MARGIN_SECONDS
     future = model_loop.submit(
         models.request(
@@ -75,6 +101,7 @@ def _ask(
             instructions=agent.instructions,
             tools=loaded.definitions,
             timeout_seconds=agent.think_timeout_seconds,
+            on_text=on_text,
         ),
         timeout_seconds=timeout_seconds,
     )
@@ -138,7 +165,7 @@ def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Tra
             state=state,
             messages=[Message("assistant", body)],
             events=[
-                _answer_event(claim, planned),
+                _answer_event(claim, planned, response.text if loaded.agent.stream else None),
                 *proposal_events(proposals, {effect.call_id: effect.tool for effect in planned}),
             ],
             planned=planned,
@@ -369,18 +396,20 @@ def _model_call(
     )
 
 
-def _answer_event(claim: Claim, planned: Sequence[PlannedEffect]) -> Event:
+def _answer_event(claim: Claim, planned: Sequence[PlannedEffect], text: str | None) -> Event:
     data = _asked(claim)
     if planned:
         data["calls"] = [
             {"call_id": effect.call_id, "tool": effect.tool, "state": effect.state}
             for effect in planned
         ]
+    if text:
+        data["text"] = text  # whoever has read the pieces gets the whole at the same place
     return Event("model.answered", data)
 
 
 def _asked(claim: Claim) -> dict[str, JsonValue]:
-    """Which asking of the model an event is about."""
+    """Which attempt at which step an event is about; its pieces of text carry the same."""
     return {"step": claim.step, "epoch": claim.epoch}
 
 

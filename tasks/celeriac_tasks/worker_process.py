@@ -36,6 +36,7 @@ from celeriac_tasks.heartbeat import Heartbeat
 from celeriac_tasks.loaded_agent import load_agent
 from celeriac_tasks.places import Places
 from celeriac_tasks.publisher import Publisher
+from celeriac_tasks.text_stream import TextStreams
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class WorkerProcess:
         self.publisher = Publisher(app)
         self.hearing = Hearing(self.database)
         self._bell = Bell(_broker_url(settings)) if is_redis(settings) else None
+        self.text_streams = TextStreams(_broker_url(settings)) if is_redis(settings) else None
         self._backlog = Backlog(Broker(app), settings.queue_names)
         self.conversations = ConversationCache()
         self.gate = Gate()
@@ -137,6 +139,8 @@ class WorkerProcess:
         self.hearing.close()
         if self._bell is not None:
             self._bell.close()
+        if self.text_streams is not None:
+            self.text_streams.close()
         self.database.close()
         self.tool_database.close()
 

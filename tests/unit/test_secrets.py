@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celeriac.errors import InvalidInput
-from celeriac.secrets import forget_cached_secrets, redact, redact_url, register_secret
+from celeriac.secrets import (
+    REDACTED,
+    forget_cached_secrets,
+    redact,
+    redact_so_far,
+    redact_url,
+    register_secret,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -310,3 +317,47 @@ def test_text_without_secrets_is_returned_itself() -> None:
 )
 def test_a_shown_url_has_no_password(url: str, shown: str) -> None:
     assert redact_url(url) == shown
+
+
+# ------------------------------------------------------------------------ text in progress
+
+PHRASE = "correct horse battery"
+FRAGMENTS = st.sampled_from(
+    [
+        "plain words ",
+        "correct horse ",
+        PHRASE,
+        "\n",
+        " 中文。",
+        "sk-0123456789abcdefghij",
+        "sk-",
+        "Bearer abcdef0123456789",
+        "postgresql://shop:hunter2secret@db/shop",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n",
+        "-----END RSA PRIVATE KEY-----",
+        "-----BEGIN ",
+    ]
+)
+
+
+@given(st.lists(FRAGMENTS, max_size=6), st.integers(min_value=0))
+def test_what_is_shown_of_a_text_in_progress_stays_so_whatever_follows(
+    fragments: list[str], cut: int
+) -> None:
+    forget_cached_secrets()
+    register_secret(PHRASE)
+    whole = "".join(fragments)
+    so_far = whole[: cut % (len(whole) + 1)]
+
+    assert redact(whole).startswith(redact_so_far(so_far))
+
+
+def test_only_what_may_become_a_secret_is_held_back() -> None:
+    register_secret(PHRASE)
+
+    assert redact_so_far("one two ") == "one two "
+    assert redact_so_far("one two") == "one "
+    assert redact_so_far("中文") == "中文"
+    assert redact_so_far("a correct horse ") == "a "
+    assert redact_so_far("a correct horse race ") == "a correct horse race "
+    assert redact_so_far(f"a {PHRASE} b") == f"a {REDACTED} "
