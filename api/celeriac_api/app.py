@@ -14,8 +14,10 @@ from celeriac_api.authentication import authenticated
 from celeriac_api.headers import SafeHeaders
 from celeriac_api.limits import BodyLimit
 from celeriac_api.service import Service
+from celeriac_api.streaming import routes as streaming
+from celeriac_api.streaming.hub import Hub
 
-ROUTERS = (runs.router, approvals.router, threads.router)
+ROUTERS = (runs.router, streaming.router, approvals.router, threads.router)
 """Whatever is here is for callers with a good token only."""
 
 _DESCRIPTION = """Start agent runs, follow them, and decide what they may do.
@@ -62,7 +64,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     service: Service = app.state.service
     # As many at once as there are connections: more would hold a thread to wait for one.
     anyio.to_thread.current_default_thread_limiter().total_tokens = service.settings.connections
-    yield
+    broker_url = service.settings.broker_url
+    hub = Hub(service.database, broker_url.get_secret_value() if broker_url else None)
+    async with hub.running():
+        app.state.hub = hub
+        yield
     service.close()
 
 

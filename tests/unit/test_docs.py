@@ -101,6 +101,7 @@ def test_the_guarantees_page_promises_something_of_every_kind_of_tool() -> None:
     assert promises["transactional"] == "its writes happen exactly once"
     assert "never made again before it is certain" in promises["external"]
 
+
 def test_the_events_page_repeats_the_models() -> None:
     assert events_page.table_of_page() == events_page.table(), (
         "run: python -m tests.docs.events_page"

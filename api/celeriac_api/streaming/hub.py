@@ -1,0 +1,250 @@
+"""All readers of this process: one look at Postgres and one connection to Redis serve all of them.
+
+A reader holds a position and a short queue. It is given what comes after its position, in order;
+whatever would leave a gap, such as a queue that it has let overflow, sends it to Postgres first. So
+nothing can be missed and nobody waits for a slow one, who holds no connection either.
+
+All of this runs on the event loop; only the statements run in threads, a few at a time.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from itertools import groupby
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+from redis.exceptions import RedisError
+from sqlalchemy import Connection
+
+from celeriac.errors import DatabaseUnavailable
+from celeriac.ids import RunId
+from celeriac.reports import Event
+from celeriac_api.streaming.ear import PIECES_PER_READ, Ear
+from celeriac_api.streaming.text_in_progress import TextInProgress
+from celeriac_storage import following
+from celeriac_storage.database import Database
+from celeriac_storage.following import Page
+from celeriac_storage.reading import Position
+
+logger = logging.getLogger(__name__)
+
+GATHER_SECONDS = 0.005
+"""Runs that are woken within this time are looked at together."""
+POLL_SECONDS = 1.0  # all runs are looked at so often, whatever Redis says
+DEAF_POLL_SECONDS = 0.25  # and without Redis
+TROUBLE_SECONDS = 0.5
+QUEUED_EVENTS = 256  # that a reader may be behind before it is sent to Postgres
+EVENTS_PER_READ = 200  # of one run
+STATEMENTS_AT_ONCE = 4  # needs as many connections
+
+Answer = TypeVar("Answer")
+
+
+class Feed:
+    """What one reader of a run is given."""
+
+    def __init__(self, hub: "Hub", run_id: RunId) -> None:
+        self.is_behind = True  # read pages until `join`
+        self._hub = hub
+        self._run_id = run_id
+        self._watch: _Watch | None = None
+        self._queue: list[Event] = []
+        self._is_news = asyncio.Event()
+
+    def join(self, seq: int, position: Position) -> None:
+        """Having read all up to `seq`, when the run stood at `position`, hear of the rest."""
+        if self._watch is None:
+            self._watch = self._hub._join(self._run_id, self, seq, position)
+        self._queue = [event for event in self._queue if event.seq > seq]
+        first = self._queue[0].seq if self._queue else self._watch.head + 1
+        self.is_behind = first > seq + 1
+
+    def put(self, events: Sequence[Event]) -> None:
+        if len(self._queue) + len(events) > QUEUED_EVENTS:
+            self._queue, self.is_behind = [], True
+        elif not self.is_behind:
+            self._queue += events
+        self._is_news.set()
+
+    def wake(self) -> None:
+        """There is more text."""
+        self._is_news.set()
+
+    async def take(self, timeout_seconds: float) -> list[Event]:
+        """The next events; none if there is only more text, if the feed is behind now, or after so
+        long."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._is_news.wait()
+        except TimeoutError:
+            pass
+        self._is_news.clear()
+        events, self._queue = self._queue, []
+        return events
+
+    def text(self, seq: int) -> TextInProgress | None:
+        """The text in progress, for a reader that has all events up to `seq`; None if it knows more
+        or less than the hub does, and so cannot tell which attempts are over."""
+        watch = self._watch
+        return watch.text if watch is not None and watch.head == seq else None
+
+
+class _Watch:
+    """A run that somebody reads, as far as this process knows it."""
+
+    def __init__(self, head: int, position: Position) -> None:
+        self.head = head  # the last event that its feeds were given
+        self.feeds: set[Feed] = set()
+        self.text = TextInProgress(position)
+        self.place = "0"  # in the stream of its text
+
+
+class Hub:
+    """Serves the readers of this process. Enter it on the event loop that they live on."""
+
+    def __init__(self, database: Database, broker_url: str | None) -> None:
+        self._database = database
+        self._watches: dict[RunId, _Watch] = {}
+        self._woken: set[RunId] = set()
+        self._has_text: set[RunId] = set()
+        self._is_woken = asyncio.Event()
+        self._is_text = asyncio.Event()
+        self._next_poll = 0.0  # by the loop's clock
+        self._threads = anyio.CapacityLimiter(STATEMENTS_AT_ONCE)
+        is_redis = broker_url is not None and broker_url.startswith("redis")
+        self._ear = (
+            Ear(broker_url, self._wake, self._wake_for_text) if is_redis and broker_url else None
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Hub"]:
+        """Serve until the end of the block."""
+        tasks = [asyncio.create_task(_again_and_again(self._look_for_events))]
+        if (ear := self._ear) is not None:
+            tasks.append(asyncio.create_task(_again_and_again(ear.listen)))
+            tasks.append(asyncio.create_task(_again_and_again(partial(self._look_for_text, ear))))
+        try:
+            yield self
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._ear is not None:
+                await self._ear.close()
+
+    @contextmanager
+    def feed(self, run_id: RunId) -> Iterator[Feed]:
+        """A feed for one reader."""
+        feed = Feed(self, run_id)
+        try:
+            yield feed
+        finally:
+            watch = self._watches.get(run_id)
+            if watch is not None and feed in watch.feeds:
+                watch.feeds.discard(feed)
+                if not watch.feeds:
+                    del self._watches[run_id]
+                    if self._ear is not None:
+                        self._ear.forget(run_id)
+
+    async def read_page(self, run_id: RunId, after: int) -> Page:
+        """A page of the run's history. Raises `UnknownRun` or `DatabaseUnavailable`."""
+        return await self._look(
+            partial(following.read_page, run_id=run_id, after=after, limit=EVENTS_PER_READ)
+        )
+
+    def _join(self, run_id: RunId, feed: Feed, seq: int, position: Position) -> _Watch:
+        watch = self._watches.get(run_id)
+        if watch is None:
+            watch = self._watches[run_id] = _Watch(seq, position)
+            if self._ear is not None:
+                self._ear.listen_for(run_id)  # and be called back as soon as that is so
+        watch.feeds.add(feed)
+        return watch
+
+    def _wake(self, run_id: RunId) -> None:
+        self._woken.add(run_id)
+        self._is_woken.set()
+
+    def _wake_for_text(self, run_id: RunId) -> None:
+        self._has_text.add(run_id)
+        self._is_text.set()
+
+    async def _look_for_events(self) -> None:
+        """At once in runs that are woken, and in all of them now and then."""
+        clock = asyncio.get_running_loop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(self._next_poll):
+                await self._is_woken.wait()
+            await asyncio.sleep(GATHER_SECONDS)
+        self._is_woken.clear()
+        woken, self._woken = self._woken, set()
+        if clock.time() >= self._next_poll:
+            woken = set(self._watches)
+            is_deaf = self._ear is None or self._ear.is_deaf
+            self._next_poll = clock.time() + (DEAF_POLL_SECONDS if is_deaf else POLL_SECONDS)
+        heads = {run_id: self._watches[run_id].head for run_id in woken & self._watches.keys()}
+        if not heads:
+            return
+        read = partial(following.read_news, heads=heads, limit=EVENTS_PER_READ)
+        for run_id, news in groupby(await self._look(read), lambda event: event.run_id):
+            self._give(run_id, list(news))
+
+    def _give(self, run_id: RunId, events: list[Event]) -> None:
+        watch = self._watches.get(run_id)
+        if watch is None:
+            return  # its last reader left meanwhile
+        events = [event for event in events if event.seq > watch.head]
+        if not events:
+            return  # of another watch of the run, which ended and began again meanwhile
+        if len(events) >= EVENTS_PER_READ:
+            self._wake(run_id)
+        watch.head = events[-1].seq
+        for event in events:
+            watch.text.note(event)
+        for feed in watch.feeds:
+            feed.put(events)
+
+    async def _look_for_text(self, ear: Ear) -> None:
+        await self._is_text.wait()
+        self._is_text.clear()
+        runs, self._has_text = self._has_text & self._watches.keys(), set()
+        if not runs:
+            return
+        read = await ear.read_text({run_id: self._watches[run_id].place for run_id in runs})
+        for run_id, (place, pieces) in read.items():
+            watch = self._watches.get(run_id)
+            if watch is None:
+                continue  # its last reader left meanwhile
+            watch.place = place
+            news = [watch.text.add(piece) for piece in pieces]
+            if any(news):
+                for feed in watch.feeds:
+                    feed.wake()
+            if len(pieces) == PIECES_PER_READ:
+                self._wake_for_text(run_id)
+
+    async def _look(self, read: Callable[[Connection], Answer]) -> Answer:
+        def look() -> Answer:
+            with self._database.connect() as connection:
+                return read(connection)
+
+        return await anyio.to_thread.run_sync(look, limiter=self._threads)
+
+
+async def _again_and_again(turn: Callable[[], Awaitable[None]]) -> None:
+    """What is missed by a turn that fails is found by the next poll, or when Redis is back."""
+    while True:
+        try:
+            await turn()
+        except (DatabaseUnavailable, RedisError, OSError) as error:
+            logger.warning("readers of runs wait: %s", error)
+            await asyncio.sleep(TROUBLE_SECONDS)
+        except Exception:
+            # Our own fault. Without this task no reader would ever hear anything again.
+            logger.exception("serving the readers of runs failed")
+            await asyncio.sleep(TROUBLE_SECONDS)

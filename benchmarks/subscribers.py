@@ -1,0 +1,146 @@
+"""What readers of the event stream cost one API process, and how soon they are told.
+
+    python benchmarks/subscribers.py [IDLE] [ACTIVE]
+
+Needs CELERIAC_DATABASE_URL (migrated) and CELERIAC_BROKER_URL (Redis). First IDLE readers (1,000)
+of runs in which nothing happens, a reader each; then, beside them, a reader for each of ACTIVE (50)
+runs that a worker executes. Prints one JSON line: memory and CPU of the API process and statements
+of the whole database with idle readers, and the milliseconds from an event, by the database's
+clock, to the frame at its reader, the commit in between included.
+"""
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from celeriac.bench import agents
+from celeriac.bench.processes import Processes, wait_until
+from celeriac.client import Client
+from celeriac.ids import DEFAULT_TENANT, UserId
+from celeriac.settings import settings
+from celeriac.sse import Decoder
+from celeriac_storage import tokens
+from celeriac_storage.database import Database
+
+IDLE_SECONDS = 10.0
+CONNECT_SECONDS = 120.0
+SETTLE_SECONDS = 12.0  # an idle session tells its statistics ten seconds late
+PORT = int(os.environ.get("SUBSCRIBERS_PORT", "18080"))
+URL = f"http://127.0.0.1:{PORT}"
+
+
+async def read(url: str, token: str, run_id: str, delays: list[float], served: set[str]) -> None:
+    """Read a run's stream to its end, and note how old each event is when it is read."""
+    address = urlsplit(url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(
+        f"GET /v1/runs/{run_id}/events HTTP/1.1\r\nHost: {address.netloc}\r\n"
+        f"Authorization: Bearer {token}\r\nConnection: close\r\n\r\n".encode()
+    )
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert b" 200 " in head.partition(b"\r\n")[0], head
+    decoder, began = Decoder(), time.time()
+    while size := int((await reader.readline()) or b"0", 16):
+        chunk = await reader.readexactly(size + 2)
+        now = time.time()
+        for frame in decoder.feed(chunk[:-2]):
+            at = datetime.fromisoformat(json.loads(frame.data)["at"]).timestamp()
+            if at > began:
+                delays.append(1000 * (now - at))
+            served.add(run_id)
+    writer.close()
+
+
+async def measure(
+    url: str, token: str, idle: Sequence[str], api: psutil.Process, database: Database
+) -> tuple[dict[str, object], list[asyncio.Task[None]]]:
+    empty = api.memory_info().rss
+    served: set[str] = set()
+    tasks = [asyncio.create_task(read(url, token, run, [], served)) for run in idle]
+    await asyncio.to_thread(
+        wait_until, lambda: len(served) == len(idle), CONNECT_SECONDS, "all readers to be served"
+    )
+    await asyncio.sleep(SETTLE_SECONDS)
+    cpu, statements = api.cpu_times(), count_statements(database)
+    await asyncio.sleep(IDLE_SECONDS)
+    then, rss = api.cpu_times(), api.memory_info().rss
+    used = then.user + then.system - cpu.user - cpu.system
+    return {
+        "idle_readers": len(idle),
+        "api_rss_mb": round(rss / 2**20, 1),
+        "kilobytes_per_reader": round((rss - empty) / 1024 / max(1, len(idle)), 1),
+        "api_cpu_percent": round(100 * used / IDLE_SECONDS, 1),
+        "transactions_per_second": round(
+            (count_statements(database) - statements) / IDLE_SECONDS, 1
+        ),
+    }, tasks
+
+
+def count_statements(database: Database) -> int:
+    """Transactions of the database so far; each idle look is one."""
+    with database.connect() as connection:
+        connection.exec_driver_sql("SELECT pg_stat_clear_snapshot()")
+        found = connection.exec_driver_sql(
+            "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+        ).scalar_one()
+        return int(found)
+
+
+async def run(idle: int, active: int) -> dict[str, object]:
+    configured = settings()
+    assert configured.database_url is not None
+    assert configured.broker_url is not None
+    url = configured.database_url.get_secret_value()
+    database = Database(url, connections=2)
+    with database.begin() as connection:
+        _, token = tokens.create(
+            connection, DEFAULT_TENANT, UserId("bench"), name="benchmark", roles=["operator"],
+            expires_days=1, by=UserId("bench"),
+        )  # fmt: skip
+    limits = {"CELERIAC_API_REQUESTS_PER_SECOND": "10000", "CELERIAC_API_BURST_REQUESTS": "10000"}
+    with (
+        Client(url, configured.broker_url.get_secret_value()) as client,
+        Processes(database, limits) as processes,
+    ):
+        popen = processes.start("-m", "celeriac.cli.main", "api", "--port", str(PORT))
+        wait_until(lambda: _listens(popen.pid), 60, "the API to listen")
+        # A worker comes later: until then nothing happens in these.
+        silent = [client.start(agents.throughput, "silent").run_id for _ in range(idle)]
+        cost, tasks = await measure(URL, token, silent, psutil.Process(popen.pid), database)
+        for run_id in silent:
+            client.cancel(run_id)
+        await asyncio.gather(*tasks)
+        processes.start_scheduler()
+        worker = processes.start_worker()
+        processes.wait_for_workers(worker)
+        delays: list[float] = []
+        runs = [client.start(agents.throughput, "busy").run_id for _ in range(active)]
+        await asyncio.gather(*(read(URL, token, each, delays, set()) for each in runs))
+    centiles = statistics.quantiles(delays, n=100)
+    return {
+        **cost,
+        "active_runs": active,
+        "events": len(delays),
+        "event_to_frame_ms": {"p50": round(centiles[49], 1), "p99": round(centiles[98], 1)},
+    }
+
+
+def _listens(pid: int) -> bool:
+    return any(each.status == psutil.CONN_LISTEN for each in psutil.Process(pid).net_connections())
+
+
+if __name__ == "__main__":
+    given = [int(each) for each in sys.argv[1:]]
+    figures = asyncio.run(run(*given, *(1000, 50)[len(given) :]))
+    sys.stdout.write(json.dumps(figures) + "\n")
