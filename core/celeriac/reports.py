@@ -56,6 +56,10 @@ class Effect:
     key: str  # what the tool is given as its idempotency key
     rolls_back: Call | None  # the call that this one takes back
     rolled_back_by: Call | None  # what takes this one back, or makes up for it, if it was begun
+    arguments: JsonValue  # as they are, or were, executed; None once erased
+    result: JsonValue  # None too if it is large, and then the artifact's
+    result_artifact: str | None  # sha256 of the stored text of a large result, in hex
+    error: JsonValue
 
 
 @dataclass(frozen=True, slots=True)

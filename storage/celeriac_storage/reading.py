@@ -66,7 +66,8 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
     effects = connection.exec_driver_sql(
         """
         SELECT effect.call_id, effect.tool, effect.kind, effect.state, effect.attempt,
-            effect.rolls_back_run, effect.rolls_back, undo.run_id, undo.call_id
+            effect.rolls_back_run, effect.rolls_back, undo.run_id, undo.call_id,
+            effect.arguments, effect.result, encode(effect.result_artifact, 'hex'), effect.error
         FROM celeriac.effects AS effect LEFT JOIN celeriac.effects AS undo
             ON (undo.rolls_back_run, undo.rolls_back) = (effect.run_id, effect.call_id)
                 AND undo.rolls_back_stands
@@ -104,8 +105,20 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
                 else undo_key(effect_key(tenant_id, of_run, of_call)),
                 None if of_call is None else Call(of_run, of_call),
                 None if by_call is None else Call(by_run, by_call),
+                *values,
             )
-            for call_id, tool, kind, state, attempt, of_run, of_call, by_run, by_call in effects
+            for (
+                call_id,
+                tool,
+                kind,
+                state,
+                attempt,
+                of_run,
+                of_call,
+                by_run,
+                by_call,
+                *values,
+            ) in effects
         ],
         approvals.of_run(connection, run_id),
         run_kind,

@@ -470,6 +470,10 @@ def test_each_wait_is_told_in_words(hand: Hand, database_url: str) -> None:
     assert told[active] == "for a worker of queue celeriac to take step 0"
     assert told[behind] == f"for its turn in thread t1, behind run {active}"
     assert f"celeriac resolve {unknown} {call} --committed JSON" in told[unknown]
+    assert (
+        f'ship with {{"order": 7}} and the idempotency key default:{unknown}:{call}'
+        in told[unknown]
+    )
     assert re.match(r"until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", told[timer])
     assert told[person] == f"for its user: `celeriac say {person} TEXT`"
     assert f"celeriac resolve {unknown} {call}" in settled_later

@@ -364,6 +364,10 @@ def test_a_run_is_shown_with_exactly_the_fields_of_the_contract(client: Client, 
             "key": f"default:{run_id}:{call}",
             "rolls_back": None,
             "rolled_back_by": None,
+            "arguments": {"order": 7},
+            "result": None,
+            "result_artifact": None,
+            "error": {"kind": "timeout", "message": "took longer than 30 s"},
         }
     ]
     assert shown["approvals"] == []

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from celeriac.reports import Effect, Run
 
 LONGEST_VALUE_CHARACTERS = 2000
+LONGEST_CELL_CHARACTERS = 200
 
 
 def draw_run(run: "Run", waiting: str | None) -> "RenderableType":
@@ -37,15 +38,24 @@ def draw_run(run: "Run", waiting: str | None) -> "RenderableType":
     if run.effects:
         parts.append(
             table(
-                ["call", "tool", "kind", "state", "attempt", "key", "rolled back"],
+                ["call", "tool", "kind", "state", "attempt", "arguments", "result", "rolled back"],
                 [
                     (effect.call_id, effect.tool, effect.kind, effect.state, effect.attempt,
-                     effect.key, _link(effect))
+                     brief(effect.arguments, LONGEST_CELL_CHARACTERS), _outcome(effect),
+                     _link(effect))
                     for effect in run.effects
                 ],
             )
         )  # fmt: skip
     return Group(*parts)
+
+
+def _outcome(effect: "Effect") -> str | None:
+    if effect.error is not None:
+        return brief(effect.error, LONGEST_CELL_CHARACTERS)
+    if effect.result_artifact is not None:
+        return f"artifact {effect.result_artifact[:12]}…"
+    return None if effect.result is None else brief(effect.result, LONGEST_CELL_CHARACTERS)
 
 
 def _link(effect: "Effect") -> str | None:
@@ -80,7 +90,7 @@ def _facts(run: "Run", waiting: str | None) -> "RenderableType":
         rows.append(("rollbacks", ", ".join(run.rollbacks)))
     if waiting is not None:
         rows.append(("waits", waiting))
-    rows.append(("steps", f"{run.step} committed, {run.epoch} claims, {run.deaths} deaths"))
+    rows.append(("steps", f"{run.step} committed; claims: {run.epoch}, deaths: {run.deaths}"))
     if run.worker_id is not None:
         rows.append(("worker", run.worker_id))
     ended = f" to {clock(run.finished_at)}" if run.finished_at is not None else ""

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from celeriac.cli.output import brief
 from celeriac.states import EffectState, Phase, RunStatus
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def _attention(run: "Run", wait: "Wait") -> str:
     if wait.unknown_calls:
         call = wait.unknown_calls[0]
         return (
-            f"for a person: look at the target of call {call}, then say `celeriac resolve "
+            f"for a person: look at the target of {_call(run, call)}, then say `celeriac resolve "
             f"{run.run_id} {call} --committed JSON` or `--not-done`"
         )
     if isinstance(run.error, dict) and run.error.get("kind") == "precondition_failed":
@@ -34,6 +35,17 @@ def _attention(run: "Run", wait: "Wait") -> str:
             f"made and lets it go on, `celeriac cancel {run.run_id}` ends the run"
         )
     return f"for a person: mend what the error says, then say `celeriac retry {run.run_id}`"
+
+
+def _call(run: "Run", call_id: str) -> str:
+    """The call as somebody needs it who has to find out at the target what came of it."""
+    for effect in run.effects:
+        if effect.call_id == call_id:
+            return (
+                f"call {call_id}, {effect.tool} with {brief(effect.arguments, 500)} and the "
+                f"idempotency key {effect.key}"
+            )
+    return f"call {call_id}"
 
 
 def _unsettled(run: "Run", wait: "Wait") -> str | None:
