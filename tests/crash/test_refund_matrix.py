@@ -110,7 +110,7 @@ class Refund:
                 # What is applied late may be there when the worker first looks, on a busy machine.
                 is_checked = self.declared == "verify" and self.fault not in ("sound", "late")
                 return is_checked or (self.declared == "resend" and not self.returns)
-            case "step.before_publish" | "step.after_publish" | "act.after_tool":
+            case "step.before_publish" | "step.after_publish":
                 return not self.outcome("around").startswith("?")
         return True
 
@@ -338,7 +338,6 @@ def killed(point: str) -> str:
         f"step.before_commit@{PROPOSE}",
         f"step.after_commit@{PROPOSE}",
         *(f"{point}@{REFUND}" for point in EVERYWHERE),
-        f"act.after_tool@{TELL}",
     ],
 )
 def test_money_goes_back_once_or_a_person_is_asked_and_never_twice(
@@ -376,6 +375,28 @@ def test_money_goes_back_once_if_who_takes_over_dies_as_well(
 
     assert case.found == {str(cell): cell.outcome("during") for cell in VERIFIED}
     case.assert_told_as_it_is()
+
+
+def test_a_death_while_the_customer_is_told_repeats_neither_the_refund_nor_the_letter(
+    desk: RefundDesk,
+) -> None:
+    place = f"act.after_tool@{TELL}"
+    worker = desk.start_desk_worker(test_points=f"{place}=kill")
+    eventually(
+        lambda: desk.processes.worker_ids(worker),
+        deadline_seconds=GATHER_SECONDS,
+        what="a worker that has registered the agents",
+    )
+    order = desk.service.paid_order()
+    run_id = desk.propose(AGENTS["verify"], order)
+    desk.service.misbehave(key=effect_key(DEFAULT_TENANT, run_id, "2.0"), honours_keys=False)
+    desk.approve(run_id)
+
+    assert worker.wait(GATHER_SECONDS) == -SIGKILL
+    desk.start_desk_worker()
+
+    assert desk.processes.reached(place)
+    desk.assert_refunded_once(desk.completed(run_id), order)
 
 
 # features: 000-13, 004-20
