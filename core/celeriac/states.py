@@ -169,7 +169,9 @@ EFFECT_TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
             EffectState.NOT_DONE,  # what must hold before it cannot be read just now
             EffectState.PRECONDITION_FAILED,
             EffectState.FAILED,  # interrupted: there is to be no other attempt
-            EffectState.COMMITTED,  # an undo that did not work, and that a person did by hand
+            # Its own worker, thought to be dead, says so after all; or it is an undo that did not
+            # work, and that a person did by hand.
+            EffectState.COMMITTED,
         }
     ),
     EffectState.COMMITTED: frozenset(

@@ -15,6 +15,7 @@ from celeriac.errors import Conflict, UnknownCall
 from celeriac.ids import CallId, RunId, UserId, WorkerId
 from celeriac.rollback import Rollback
 from celeriac.states import EffectState, RunStatus
+from celeriac_storage import lost_calls
 from celeriac_storage.requests import unknown_run
 from celeriac_storage.settling import settle
 from celeriac_storage.threads import wait_for_turn
@@ -63,6 +64,8 @@ def resolve(
     is_failed_undo = call.is_failed_undo and status is RunStatus.NEEDS_ATTENTION
     if not (state in _UNSETTLED or is_failed_undo) or (is_done and state is EffectState.KNOWN_BAD):
         raise Conflict(_not_unknown(run_id, call_id, call, status))
+    if not is_done and state in (EffectState.UNKNOWN, EffectState.NOT_DONE):
+        _refuse_over_report(connection, run_id, call_id, call)
     settled, error = (EffectState.COMMITTED, None) if is_done else _not_done(call, by)
     settle(
         connection,
@@ -176,6 +179,19 @@ def _lock_effect(connection: Connection, run_id: RunId, call_id: CallId) -> _Cal
     tool, state, attempt, error, kind, is_elsewhere = row
     undo = None if kind is None else Rollback(kind)
     return _Call(tool, EffectState(state), attempt, error, undo, is_elsewhere)
+
+
+def _refuse_over_report(
+    connection: Connection, run_id: RunId, call_id: CallId, call: _Call
+) -> None:
+    """Raise `Conflict` if the worker that made the latest attempt has told that it took effect."""
+    lost = lost_calls.find(connection, run_id, call_id, call.attempt, visibility_seconds=0)
+    if lost.reported is EffectState.COMMITTED:
+        raise Conflict(
+            f"call {call_id} ({call.tool}) of run {run_id} cannot be declared not done: the worker "
+            f"that made attempt {call.attempt} has told that it took effect, with the result "
+            f"{dumps(lost.report)}; say `celeriac resolve {run_id} {call_id} --committed JSON`"
+        )
 
 
 def _unknown_calls(connection: Connection, run_id: RunId) -> list[str]:

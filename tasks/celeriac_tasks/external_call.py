@@ -20,6 +20,7 @@ from celeriac_storage import effects, lost_calls
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
+from celeriac_storage.lost_calls import LostCall
 from celeriac_storage.step_record import Next, SettledEffect
 from celeriac_tasks.acting import Acting
 from celeriac_tasks.approving import authorized, look
@@ -63,6 +64,8 @@ class ExternalCall:
         Raises `Fenced`, `RequestsChanged` or `ApprovalLost` before the call is made.
         """
         step = self._claim.step
+        if (committed := self._committed_after_all()) is not None:
+            return committed
         if self._tool.precondition is not None:
             # First, or people who have taken back their word would hear of a condition instead.
             look(self._database, self._claim, self._tool, self._effect)
@@ -122,6 +125,23 @@ class ExternalCall:
             why = effect.error
         return self._decided(effect, why)
 
+    def _committed_after_all(self) -> Transition | None:
+        """What to do instead of a new attempt if the worker of the latest one, which was found to
+        be not done, has told since that it did take effect. One that tells later than this look
+        changes the request version, and `begin_attempt` refuses."""
+        if self._effect.state is not EffectState.NOT_DONE:
+            return None
+        lost = self._find(self._effect)
+        if lost.reported is not EffectState.COMMITTED:
+            return None
+        message = f"the worker of attempt {self._effect.attempt} has told that it took effect"
+        settled = replace(
+            self._acting.settled(self._effect, Returned(lost.report)),
+            is_attempt=True,
+            evidence={"recovered": {"kind": "reported", "message": message}},
+        )
+        return self._acting.done([settled])
+
     def _verified(self, begun: Effect, outcome: Returned) -> Transition:
         """The tool says that it worked. If it can be checked, what the target shows counts."""
         settled = replace(self._acting.settled(begun, outcome), is_attempt=True)
@@ -156,14 +176,7 @@ class ExternalCall:
         return self._look_later(begun, wait, evidence, outcome.error)
 
     def _decided(self, effect: Effect, why: Details) -> Transition:
-        with self._database.connect() as connection:
-            lost = lost_calls.find(
-                connection,
-                self._claim.run_id,
-                effect.call_id,
-                effect.attempt,
-                self._recovery.visibility_seconds,
-            )
+        lost = self._find(effect)
         decision = decide(self._recovery, effect.attempt, lost, self._look, str(why["message"]))
         reach("act.after_recovery", self._claim.step)
         match decision:
@@ -189,6 +202,16 @@ class ExternalCall:
                 return self._look_later(effect, decision, {**why, "message": decision.why}, why)
             case Ask():
                 return self._ask(effect, decision, {**why, "message": decision.why})
+
+    def _find(self, effect: Effect) -> LostCall:
+        with self._database.connect() as connection:
+            return lost_calls.find(
+                connection,
+                self._claim.run_id,
+                effect.call_id,
+                effect.attempt,
+                self._recovery.visibility_seconds,
+            )
 
     def _look(self) -> Finding:
         context = self._acting.context(self._effect, self._tool)

@@ -284,7 +284,8 @@ class Client:
 
         `TookEffect(result)`: the model is told the result. `NotDone()`: the call changed nothing
         and is made again with the same idempotency key. The run goes on; one that was cancelled
-        meanwhile stays so. Raises `UnknownRun`, `UnknownCall` or `Conflict`.
+        meanwhile stays so. Raises `UnknownRun`, `UnknownCall` or `Conflict`; that also for
+        `NotDone()` if the worker that made the call has told that it took effect.
         """
         return self._perform(
             Resolve(RunId(run_id), CallId(call_id), resolution, user_or_default(by))

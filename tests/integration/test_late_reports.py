@@ -1,0 +1,160 @@
+"""A worker lost its claim during a call, and tells what came of it after others have judged."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from sqlalchemy import Row
+
+from celeriac import InBand, ToolContext, ToolError, tool
+from celeriac.client import NotDone, TookEffect
+from celeriac.errors import Conflict
+from celeriac.ids import CallId, RunId
+from celeriac.scripted import call
+from celeriac.states import RunStatus
+from celeriac.tools import Tool
+from celeriac_storage import claims
+from celeriac_storage.database import Database
+from tests.undo_shop import Shop, Tools
+from tests.worker_in_process import Worker
+
+CALL = CallId("0.0")
+
+
+class Letters(Tools):
+    """A tool and an undo of it, neither of which can be looked at; `during` happens in the next
+    call of either, before it ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[str] = []  # the key of each call
+        self.during: list[Callable[[], object]] = []
+        self.refusals: list[ToolError] = []
+
+    def all(self) -> list[Tool[..., Any]]:
+        def take_back(ctx: ToolContext) -> str:
+            return self.call(ctx, "TAKEN BACK")
+
+        @tool(effect="external", rollback=InBand(take_back))
+        def send(ctx: ToolContext) -> str:
+            """Send a letter."""
+            return self.call(ctx, "SENT")
+
+        return [send]
+
+    def call(self, ctx: ToolContext, result: str) -> str:
+        self.sent.append(ctx.idempotency_key)
+        if self.during:
+            self.during.pop()()
+        if self.refusals:
+            raise self.refusals.pop()
+        return result
+
+
+class LateShop(Shop):
+    """Its first worker calls; `other` takes the step over meanwhile."""
+
+    def __init__(self, database: Database, broker_url: str) -> None:
+        self.letters = Letters()
+        super().__init__(database, broker_url, self.letters, [call("send")])
+        self.late = self.worker
+        self.other = self.new_worker(self.agent.tools)
+
+    def start(self) -> RunId:
+        """A run whose next step is the call."""
+        run_id = self.other.start("shop")
+        self.other.step(run_id)
+        return run_id
+
+    def roll_back_next(self) -> RunId:
+        """A rollback whose next step is the undo."""
+        run_id = self.client.rollback(self.done(), by="alice").run_id
+        self.other.step(run_id)
+        return run_id
+
+    def call_late(self, run_id: RunId, meanwhile: Callable[[], object]) -> None:
+        """The late worker loses its claim in the call, the other one finds the call `unknown`, and
+        then something happens before the call ends and is reported."""
+
+        def lose() -> None:
+            take_away(self, self.late)
+            self.other.step(run_id)
+            assert self.effect(run_id).state == "unknown"
+            meanwhile()
+
+        self.letters.during.append(lose)
+        self.late.step(run_id)
+
+    def effect(self, run_id: RunId) -> Row[Any]:
+        (row,) = self.rows("SELECT * FROM celeriac.effects WHERE run_id = %s", run_id)
+        return row
+
+    def entries(self, run_id: RunId) -> list[tuple[int, str]]:
+        """Attempt and outcome of each entry about the call."""
+        rows = self.rows(
+            "SELECT attempt, outcome FROM celeriac.effect_attempts WHERE run_id = %s"
+            " ORDER BY attempt, entry",
+            run_id,
+        )
+        return [(row.attempt, row.outcome) for row in rows]
+
+    def not_done(self, run_id: RunId) -> RunStatus:
+        return self.client.resolve(run_id, CALL, NotDone(), by="bob")
+
+
+def take_away(shop: Shop, worker: Worker) -> None:
+    (claim,) = worker.process._held.values()
+    with shop.database.connect() as connection:
+        claims.release(connection, claim)
+
+
+@pytest.fixture
+def shop(database: Database, broker_url: str) -> Iterator[LateShop]:
+    with ExitStack() as stack:
+        made = LateShop(database, broker_url)
+        stack.callback(made.close)
+        yield made
+
+
+# features: 004-20
+def test_a_call_found_not_done_whose_own_worker_says_that_it_was_is_not_made_again(
+    shop: LateShop,
+) -> None:
+    run_id = shop.start()
+    shop.call_late(run_id, meanwhile=lambda: shop.not_done(run_id))
+    assert shop.effect(run_id).state == "not_done"
+
+    assert shop.go_on(run_id).status == "completed"
+
+    assert len(shop.letters.sent) == 1
+    effect = shop.effect(run_id)
+    assert (effect.state, effect.attempt, effect.result) == ("committed", 1, "SENT")
+    assert shop.violations() == []
+
+
+def test_an_undo_found_not_done_whose_own_worker_says_that_it_was_is_not_made_again(
+    shop: LateShop,
+) -> None:
+    run_id = shop.roll_back_next()
+    shop.call_late(run_id, meanwhile=lambda: shop.not_done(run_id))
+
+    assert shop.go_on(run_id).status == "completed"
+
+    assert len(shop.letters.sent) == 2  # the call and its undo
+    assert [effect.tool for effect in shop.client.get(run_id).effects] == ["send.undo"]
+    assert shop.effect(run_id).state == "committed"
+    assert shop.violations() == []
+
+
+def test_nobody_declares_a_call_not_done_over_its_own_workers_word(shop: LateShop) -> None:
+    run_id = shop.start()
+    shop.call_late(run_id, meanwhile=lambda: shop.client.cancel(run_id, by="bob"))
+    assert shop.effect(run_id).state == "unknown"
+
+    with pytest.raises(Conflict, match='told that it took effect, with the result "SENT"'):
+        shop.not_done(run_id)
+
+    shop.client.resolve(run_id, CALL, TookEffect("SENT"), by="bob")
+    assert shop.effect(run_id).state == "committed"
+    assert shop.violations() == []
