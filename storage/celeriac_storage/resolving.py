@@ -58,6 +58,13 @@ def resolve(
     Raises `UnknownRun`, `UnknownCall`, or `Conflict` if nobody waits for this answer.
     """
     status = _lock(connection, run_id)
+    if status is RunStatus.RUNNING:
+        # A transactional step holds its effect, and locks the run at its commit: the other way.
+        raise Conflict(
+            f"run {run_id} is running: a worker is making its calls, or finding out what came of "
+            "them, just now, and nobody has to settle one yet; wait until that is recorded, or say "
+            f"`celeriac interrupt {run_id}`"
+        )
     call = _lock_effect(connection, run_id, call_id)
     tool, state = call.tool, call.state
     is_done = isinstance(resolution, TookEffect)

@@ -95,10 +95,25 @@ def test_a_call_in_flight_is_not_for_a_person_to_settle(hand: Hand) -> None:
     (call,) = hand.ask_for_calls(run_id)
     hand.begin_call(run_id, call)
 
-    with pytest.raises(Conflict, match="a worker is making it just now"):
+    with pytest.raises(Conflict, match="is running: a worker is making its calls"):
         settle(hand, run_id, call, NotDone())
 
     assert hand.effect(run_id, call).state == EffectState.IN_FLIGHT
+
+
+def test_who_settles_a_call_of_a_running_run_never_waits_for_its_step(hand: Hand) -> None:
+    """A transactional one holds its effect when it comes to lock the run."""
+    run_id = hand.start()
+    (call,) = hand.ask_for_calls(run_id)
+    claim = hand.claim(run_id)
+
+    with hand.database.begin() as step:
+        effects.begin_transactional(step, claim, call, timeout_seconds=60)
+        with hand.database.begin() as person:
+            person.exec_driver_sql("SET LOCAL lock_timeout = '2s'")  # instead of for ever
+            with pytest.raises(Conflict, match=f"celeriac interrupt {run_id}"):
+                resolve(person, run_id, call, NotDone(), ALICE)
+        step.rollback()
 
 
 def test_a_call_left_in_flight_by_a_killer_step_is_first_found_by_a_retry(hand: Hand) -> None:
