@@ -226,6 +226,16 @@ DAMAGES = [
     ),
     Damage(
         audit_checks.effects.ATTEMPTS,
+        """
+        INSERT INTO celeriac.effect_attempts (run_id, call_id, attempt, entry, outcome, at)
+        SELECT run_id, call_id, 1, 3, 'committed', at - interval '1 microsecond'
+        FROM celeriac.effect_attempts WHERE run_id = 'flying' AND (attempt, entry) = (2, 0)
+        """,
+        "call 0.0 is in_flight at attempt 2, its attempts: {committed,started}",
+        "flying",
+    ),
+    Damage(
+        audit_checks.effects.ATTEMPTS,
         "UPDATE celeriac.effects SET attempt = 3 WHERE run_id = 'flying'",
         "call 0.0 is in_flight at attempt 3, its attempts: {not_done,started}",
         "flying",

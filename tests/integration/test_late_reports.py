@@ -124,6 +124,7 @@ def test_a_call_found_not_done_whose_own_worker_says_that_it_was_is_not_made_aga
     run_id = shop.start()
     shop.call_late(run_id, meanwhile=lambda: shop.not_done(run_id))
     assert shop.effect(run_id).state == "not_done"
+    assert shop.violations() == []
 
     assert shop.go_on(run_id).status == "completed"
 
@@ -157,4 +158,36 @@ def test_nobody_declares_a_call_not_done_over_its_own_workers_word(shop: LateSho
 
     shop.client.resolve(run_id, CALL, TookEffect("SENT"), by="bob")
     assert shop.effect(run_id).state == "committed"
+    assert shop.violations() == []
+
+
+def test_the_audit_bears_a_worker_that_says_that_its_call_failed_after_others_have(
+    shop: LateShop,
+) -> None:
+    run_id = shop.start()
+    shop.letters.refusals.append(ToolError("no such address"))
+    shop.call_late(run_id, meanwhile=lambda: shop.not_done(run_id))
+    assert shop.entries(run_id)[-1] == (1, "failed")
+    assert shop.effect(run_id).state == "not_done"
+    assert shop.violations() == []
+
+    assert shop.go_on(run_id).status == "completed"
+
+    assert (shop.effect(run_id).state, len(shop.letters.sent)) == ("committed", 2)
+    assert shop.violations() == []
+
+
+def test_the_audit_bears_a_worker_that_tells_after_the_call_was_made_again(shop: LateShop) -> None:
+    run_id = shop.start()
+
+    def make_again() -> None:
+        shop.not_done(run_id)
+        shop.go_on(run_id)
+
+    shop.call_late(run_id, meanwhile=make_again)
+
+    assert shop.entries(run_id) == [
+        *((1, outcome) for outcome in ("started", "unknown", "not_done", "committed")),
+        *((2, outcome) for outcome in ("started", "committed")),
+    ]
     assert shop.violations() == []

@@ -39,8 +39,9 @@ EFFECT_OUTCOME = Check(
 ATTEMPTS = Check(
     3,
     "the attempts of an external call explain its state",
-    # By attempt, the outcome that became known last. All but the latest are certainly not done,
-    # or there would be no later one. A worker that was thought to be dead may say so too: `failed`.
+    # By attempt, the outcome that became known last; of all but the latest, before the next began.
+    # Those are certainly not done, or there would be no later one. A worker that was thought to be
+    # dead may say so too: `failed`; or, at any time after that, `committed`.
     """
     SELECT run_id, format('call %%s is %%s at attempt %%s, its attempts: %%s', call_id, state,
         effect.attempt, coalesce(attempts.outcomes::text, 'none')) AS detail
@@ -50,11 +51,16 @@ ATTEMPTS = Check(
                 FILTER (WHERE number < effect.attempt), true) AS may_follow,
             array_agg(number ORDER BY number) AS numbers
         FROM (
-            SELECT attempt AS number, (array_agg(outcome ORDER BY entry DESC))[1] AS outcome,
-                min(entry) = 0 AND max(entry) = count(*) - 1 AS is_complete
+            SELECT entry.attempt AS number,
+                (array_agg(entry.outcome ORDER BY entry.entry DESC)
+                    FILTER (WHERE following.at IS NULL OR entry.at < following.at))[1] AS outcome,
+                min(entry.entry) = 0 AND max(entry.entry) = count(*) - 1 AS is_complete
             FROM celeriac.effect_attempts AS entry
+            LEFT JOIN celeriac.effect_attempts AS following
+                ON (following.run_id, following.call_id, following.attempt, following.entry)
+                    = (entry.run_id, entry.call_id, entry.attempt + 1, 0)
             WHERE (entry.run_id, entry.call_id) = (effect.run_id, effect.call_id)
-            GROUP BY attempt
+            GROUP BY entry.attempt
         ) AS attempt
     ) AS attempts
     WHERE kind = 'external' AND NOT CASE
@@ -67,7 +73,8 @@ ATTEMPTS = Check(
                 -- A worker that was thought to be dead may have told what came of its own attempt.
                 WHEN 'in_flight' THEN outcomes[effect.attempt] IN ('started', 'committed', 'failed')
                 WHEN 'unknown' THEN outcomes[effect.attempt] IN ('unknown', 'committed', 'failed')
-                WHEN 'precondition_failed' THEN outcomes[effect.attempt] = 'not_done'
+                WHEN 'not_done' THEN outcomes[effect.attempt] IN ('not_done', 'committed', 'failed')
+                WHEN 'precondition_failed' THEN outcomes[effect.attempt] IN ('not_done', 'failed')
                 WHEN 'rolled_back' THEN outcomes[effect.attempt]
                     IN ('committed', 'known_bad')
                 ELSE outcomes[effect.attempt] = state
