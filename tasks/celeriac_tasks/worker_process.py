@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from operator import itemgetter
 
 import psycopg
@@ -239,14 +240,19 @@ class WorkerProcess:
     def report_outcomes(self, claim: Claim, settled: Sequence[SettledEffect]) -> None:
         """Note what came of external calls whose step is somebody else's by now."""
         for effect in settled:
-            if not effect.is_attempt or effect.state not in (
-                EffectState.COMMITTED,
-                EffectState.FAILED,
-            ):
+            evidence: dict[str, JsonValue]
+            if not effect.is_attempt:
                 continue
-            evidence: dict[str, JsonValue] = (
-                {"result": effect.result} if effect.error is None else {"error": effect.error}
-            )
+            if effect.state is EffectState.COMMITTED:
+                evidence = {"result": effect.result}
+            elif effect.state is EffectState.FAILED:
+                evidence = {"error": effect.error}
+            elif effect.state is EffectState.NOT_DONE and effect.was is EffectState.IN_FLIGHT:
+                # It certainly failed, and whoever has the step now decides whether it is repeated.
+                evidence = {"error": effect.evidence}
+                effect = replace(effect, state=EffectState.FAILED)  # noqa: PLW2901
+            else:
+                continue
             for is_last in (False, True):
                 try:
                     self._report(claim, effect, evidence)

@@ -191,3 +191,17 @@ def test_the_audit_bears_a_worker_that_tells_after_the_call_was_made_again(shop:
         *((2, outcome) for outcome in ("started", "committed")),
     ]
     assert shop.violations() == []
+
+
+def test_an_undo_that_certainly_failed_is_told_by_the_worker_that_made_it(shop: LateShop) -> None:
+    run_id = shop.roll_back_next()
+    shop.letters.refusals.append(ToolError("it was opened already"))
+    shop.call_late(run_id, meanwhile=lambda: None)
+    assert shop.entries(run_id)[-1] == (1, "failed")
+
+    row = shop.go_on(run_id)  # nobody had to say anything
+
+    assert (row.status, row.error["kind"]) == ("needs_attention", "undo_failed")
+    assert "it was opened already" in row.error["message"]
+    assert (shop.effect(run_id).state, len(shop.letters.sent)) == ("not_done", 2)
+    assert shop.violations() == []
