@@ -3,12 +3,16 @@
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
+from alembic import command
+from alembic.config import Config
 
 from celeriac.errors import SchemaMismatch
 from celeriac.ids import DEFAULT_TENANT
+from celeriac_storage import schema
 from celeriac_storage.database import Database
 from celeriac_storage.schema import check_schema, migrate
 from celeriac_storage.tenancy import TenantDatabase, may_restrict
@@ -55,6 +59,23 @@ def test_an_owner_that_may_create_no_roles_grants_what_the_script_made(server_ur
         connection.exec_driver_sql("CREATE SCHEMA shop")
     owner.close()
     app.close()
+
+
+def test_a_login_that_may_create_roles_migrates_after_one_that_may_not(server_url: str) -> None:
+    owner, superuser = login(server_url, "celeriac_owner"), login(server_url, "postgres")
+    with owner.begin() as connection:
+        config = Config()
+        config.set_main_option(
+            "script_location", str(Path(schema.__file__).with_name("migrations"))
+        )
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0007")
+    owner.close()
+
+    assert migrate(superuser) == schema.head()
+
+    check_schema(superuser)
+    superuser.close()
 
 
 def test_the_login_of_the_api_sees_one_tenant_and_the_owner_may_not_be_it(

@@ -59,6 +59,7 @@ class Report:
             "kept": [{"path": path, "why": why} for path, why in sorted(self.kept.items())],
             "failed": [{"path": path, "why": why} for path, why in sorted(self.failed.items())],
             "lost_commands": [*self.lost_commands],
+            "is_partial": bool(self.kept or self.failed or self.lost_commands),
         }
 
 
@@ -91,7 +92,9 @@ def roll_back(
 def undo_call(workspace: Workspace, undone_key: str, *, key: str) -> dict[str, JsonValue]:
     """Take back one call alone, whose key is `undone_key`; the report.
 
-    Raises `ToolError`, with nothing changed, if none of it can be taken back.
+    Raises `ToolError`: with nothing changed, if it is a command whose end nobody saw, or if none of
+    it can be taken back; or if a file could not be put back, which the same call then tries again.
+    Where somebody else's edits stood in the way of a part, the report says so (`is_partial`).
     """
     with workspace.locked() as lock:
         record = records.find(workspace, undone_key)
@@ -99,10 +102,16 @@ def undo_call(workspace: Workspace, undone_key: str, *, key: str) -> dict[str, J
             raise ToolError(
                 f"the workspace {workspace.files} has no record of the call {undone_key}"
             )
+        if _is_lost_command(record):
+            raise ToolError(
+                f"nobody saw the end of the command {undone_key}, so what it changed is not known, "
+                "and it is left as it is"
+            )
         report = _take_back(workspace, lock, [record], record.snapshot, key)
-        is_left = report["kept"] or report["failed"]
-        if is_left and not report["restored"] and not report["removed"]:
-            raise ToolError(f"nothing could be taken back: {report['kept'] or report['failed']}")
+        if report["failed"]:
+            raise ToolError(f"not all could be taken back: {report['failed']}")
+        if report["kept"] and not report["restored"] and not report["removed"]:
+            raise ToolError(f"nothing could be taken back: {report['kept']}")
         return report
 
 
@@ -115,11 +124,17 @@ def find_rollback(workspace: Workspace, key: str) -> Finding:
 
 def _is_answer(record: Record) -> bool:
     """Whether it is done and has taken something back, or found nothing to. One that only met other
-    people's edits may be tried anew, when they are out of the way."""
+    people's edits may be tried anew, when they are out of the way; and so may one that failed."""
     match record.result:
-        case {"restored": [], "removed": [], "kept": kept, "failed": failed}:
-            return record.is_done and not kept and not failed
+        case {"failed": [_, *_]}:
+            return False
+        case {"restored": [], "removed": [], "kept": kept}:
+            return record.is_done and not kept
     return record.is_done
+
+
+def _is_lost_command(record: Record) -> bool:
+    return record.kind == "command" and not record.is_done
 
 
 def _take_back(
@@ -180,9 +195,7 @@ def _planned(
         if wanted != now:
             current = kept_now[path][1] if path in kept_now else None
             changes.append(Change(path, now, wanted, current, blob))
-    lost: list[JsonValue] = [
-        record.key for record in undone if record.kind == "command" and not record.is_done
-    ]
+    lost: list[JsonValue] = [record.key for record in undone if _is_lost_command(record)]
     made = [folder for record in undone for folder in record.made_folders]
     return Record(
         number=records.next_number(workspace),
