@@ -210,8 +210,9 @@ def _say_instead(connection: Connection, new: NewRun, word: dict[str, JsonValue]
         raise _run_exists(new.run_id)
     try:
         inbox.say(connection, run_id, word, new.user_id, key)
-    except Conflict:  # it has ended since we looked
-        return None
+    except Conflict:  # since we looked it has ended, or was the same start told to another thread's
+        told = inbox.said_under(connection, key, word)
+        return None if told is None else _told(connection, new, told)
     return _told(connection, new, run_id)
 
 

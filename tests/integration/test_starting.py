@@ -2,12 +2,14 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 
 import psycopg
 import pytest
 
-from celeriac.errors import RunExists, ThreadBusy, WrongOwner
+from celeriac.codec import JsonValue
+from celeriac.errors import Conflict, RunExists, ThreadBusy, WrongOwner
 from celeriac.ids import RunId, TenantId, ThreadId, UserId, new_run_id, new_thread_id
 from celeriac.settings import load_settings
 from celeriac.states import Phase, RunStatus, StepKind
@@ -479,3 +481,36 @@ def test_a_definition_that_is_registered_again_is_the_latest(hand: Hand) -> None
 
         with hand.database.connect() as connection:
             assert starting.latest_definition(connection, AGENT) == {"queue": queue}
+
+
+def test_a_start_that_is_told_to_a_run_of_one_thread_starts_none_in_another_at_once(
+    hand: Hand,
+) -> None:
+    threads = [new_thread_id(), new_thread_id()]
+    listeners = [hand.start(thread_id=thread) for thread in threads]
+    body: dict[str, JsonValue] = {"kind": "request", "parts": [{"content": "hello"}]}
+    first, second = (
+        replace(new_run(t), run_id=RunId("mine"), on_busy="say", word=body) for t in threads
+    )
+
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        connection = stack.enter_context(hand.database.begin())
+        assert starting.start(connection, first).said_to == listeners[0]
+        starts = pool.submit(start, hand.database, second)
+        eventually(lambda: _waits_for_a_lock(hand), what="the second start to wait for the first")
+        stack.close()
+        with pytest.raises(Conflict, match=f"told to run {listeners[0]} of thread {threads[0]}"):
+            starts.result()
+
+    with hand.database.connect() as connection:
+        runs = connection.exec_driver_sql("SELECT run_id FROM celeriac.runs ORDER BY run_id")
+        assert {row[0] for row in runs} == set(listeners)
+
+
+def _waits_for_a_lock(hand: Hand) -> bool:
+    with hand.database.connect() as connection:
+        row = connection.exec_driver_sql(
+            "SELECT FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        ).fetchone()
+    return row is not None
