@@ -119,13 +119,15 @@ def test_a_terminal_status_stays_and_so_does_all_of_its_row(hand: Hand, status: 
         "user_id = 'bob'",
         "thread_id = 'another'",
         "agent = 'cook'",
+        "kind = 'workflow'",
+        "parent_run_id = run_id",
         "input = '{}'",
         "step = step - 1",
         "epoch = epoch - 1",
         "last_event_seq = 0",
     ],
 )
-def test_a_runs_owner_agent_input_and_history_never_change(hand: Hand, change: str) -> None:
+def test_a_runs_owner_agent_kind_input_and_history_never_change(hand: Hand, change: str) -> None:
     # features: 002-03
     run_id = hand.start()
     hand.ask_for_calls(run_id)

@@ -25,14 +25,16 @@ CREATE TRIGGER born_unmade BEFORE INSERT ON celeriac.effects FOR EACH ROW
     EXECUTE FUNCTION celeriac.guard_effect_birth();
 
 -- A wait before the first claim was added to `waited`, while the wall time counts from that claim.
+-- And a run could have been made the rollback of another one.
 CREATE OR REPLACE FUNCTION celeriac.guard_run() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF OLD.run_id <> NEW.run_id OR OLD.tenant_id <> NEW.tenant_id OR OLD.user_id <> NEW.user_id
-        OR OLD.thread_id <> NEW.thread_id OR OLD.agent <> NEW.agent OR NEW.step < OLD.step
+        OR OLD.thread_id <> NEW.thread_id OR OLD.agent <> NEW.agent OR OLD.kind <> NEW.kind
+        OR OLD.parent_run_id IS DISTINCT FROM NEW.parent_run_id OR NEW.step < OLD.step
         OR NEW.last_event_seq < OLD.last_event_seq OR NEW.epoch < OLD.epoch
         OR (OLD.input IS DISTINCT FROM NEW.input AND NEW.erased_at IS NULL)
     THEN
-        RAISE EXCEPTION 'run %: owner, agent, input and step history never change', OLD.run_id
+        RAISE EXCEPTION 'run %: owner, agent, kind, parent, input and step history never change', OLD.run_id
             USING ERRCODE = 'CE003';
     END IF;
     IF OLD.status = NEW.status AND OLD.finished_at IS NULL THEN
