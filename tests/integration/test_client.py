@@ -21,6 +21,8 @@ from celeriac.errors import (
     SchemaMismatch,
     ThreadBusy,
     UnknownAgent,
+    UnknownApproval,
+    UnknownCall,
     UnknownRun,
     WrongOwner,
 )
@@ -398,6 +400,30 @@ def test_a_run_nobody_started_is_unknown_everywhere(client: Client, hand: Hand) 
     ):
         with pytest.raises(UnknownRun, match="no run nosuch"):
             ask()
+
+
+@pytest.mark.parametrize("bad", ["", "a\x00b", "\ud800", "r" * 129])
+def test_what_can_be_no_id_is_unknown_as_any_other(client: Client, hand: Hand, bad: str) -> None:
+    run_id, call = hand.unknown_effect()
+    for ask, error in (
+        (lambda: client.get(bad), UnknownRun),
+        (lambda: client.events(bad), UnknownRun),
+        (lambda: client.wait(bad, 1), UnknownRun),
+        (lambda: client.waits_for(bad), UnknownRun),
+        (lambda: client.cancel(bad), UnknownRun),
+        (lambda: client.interrupt(bad), UnknownRun),
+        (lambda: client.say(bad, "hello", key="k"), UnknownRun),
+        (lambda: client.retry(bad), UnknownRun),
+        (lambda: client.rollback(bad), UnknownRun),
+        (lambda: client.resolve(bad, call, NotDone()), UnknownRun),
+        (lambda: client.resolve(run_id, bad, NotDone()), UnknownCall),
+        (lambda: client.submit(run_id, {bad: None}), UnknownCall),
+        (lambda: client.approval(bad), UnknownApproval),
+        (lambda: client.approve(bad), UnknownApproval),
+    ):
+        with pytest.raises(error):
+            ask()
+    assert hand.effect(run_id, call).state == "unknown"
 
 
 def test_a_worker_is_alive_until_it_leaves_and_shows_what_it_holds(

@@ -16,7 +16,7 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Check what must always hold, on a live database. Exits with 1 if something does not."""
-    from celeriac.ids import RunId
+    from celeriac.ids import RunId, checked_id
     from celeriac_storage.audit import audit as check
     from celeriac_storage.database import Database
     from celeriac_storage.reading import read_position
@@ -28,7 +28,7 @@ def audit(
         if run_id is not None:
             # Of no rows at all everything holds, so a mistyped id would pass as sound.
             with database.connect() as connection:
-                read_position(connection, RunId(run_id))
+                read_position(connection, RunId(checked_id(run_id, "run id")))
         violations = check(database, None if run_id is None else RunId(run_id))
     finally:
         database.close()

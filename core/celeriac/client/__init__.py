@@ -30,7 +30,14 @@ from celeriac.client.operations import (
     perform,
 )
 from celeriac.client.watching import Watching
-from celeriac.errors import DatabaseUnavailable, InvalidInput, SchemaMismatch
+from celeriac.errors import (
+    DatabaseUnavailable,
+    InvalidInput,
+    SchemaMismatch,
+    UnknownApproval,
+    UnknownCall,
+    UnknownRun,
+)
 from celeriac.ids import (
     DEFAULT_TENANT,
     DEFAULT_USER,
@@ -40,6 +47,7 @@ from celeriac.ids import (
     ThreadId,
     UserId,
     checked_id,
+    is_id,
     new_run_id,
     new_thread_id,
 )
@@ -165,7 +173,7 @@ class Client:
     def get(self, run_id: str) -> Run:
         """The run with its steps and effects, as of one moment. Raises `UnknownRun`."""
         with self._ready().begin() as connection:
-            return reading.read_run(connection, RunId(run_id))
+            return reading.read_run(connection, _run(run_id))
 
     def runs(
         self, *, status: RunStatus | None = None, agent: str | None = None, limit: int = 50
@@ -180,8 +188,8 @@ class Client:
         With `follow` it waits for those still to come and ends after the terminal one. Raises
         `UnknownRun` at once.
         """
-        self._watching.position(RunId(run_id))
-        return self._watching.events(RunId(run_id), after, follow=follow)
+        self._watching.position(_run(run_id))
+        return self._watching.events(_run(run_id), after, follow=follow)
 
     def wait(
         self, run_id: str, timeout_seconds: float | None = None, *, until_ended: bool = False
@@ -194,23 +202,23 @@ class Client:
         borne for half a minute.
         """
         for _ in self._watching.positions(
-            RunId(run_id), timeout_seconds=timeout_seconds, until_ended=until_ended
+            _run(run_id), timeout_seconds=timeout_seconds, until_ended=until_ended
         ):
             pass
-        return self._watching.run(RunId(run_id))
+        return self._watching.run(_run(run_id))
 
     def watch(self, run_id: str, timeout_seconds: float | None = None) -> Iterator[Run]:
         """The run now and after each change, until it has ended or needs a person's attention.
 
         Pauses, and what raises, are as in `wait`.
         """
-        for _ in self._watching.positions(RunId(run_id), timeout_seconds=timeout_seconds):
-            yield self._watching.run(RunId(run_id))
+        for _ in self._watching.positions(_run(run_id), timeout_seconds=timeout_seconds):
+            yield self._watching.run(_run(run_id))
 
     def waits_for(self, run_id: str) -> Wait:
         """What a run that nobody works on just now waits for. Raises `UnknownRun`."""
         with self._ready().connect() as connection:
-            return reading.read_wait(connection, RunId(run_id))
+            return reading.read_wait(connection, _run(run_id))
 
     def cancel(self, run_id: str, *, by: str | None = None) -> RunStatus:
         """Cancel the run, and return where it stands now.
@@ -219,7 +227,7 @@ class Client:
         progress is recorded. Asking again changes nothing. Raises `UnknownRun`, or `Conflict` if it
         has ended otherwise.
         """
-        return self._perform(Cancel(RunId(run_id), user_or_default(by)))
+        return self._perform(Cancel(_run(run_id), user_or_default(by)))
 
     def interrupt(self, run_id: str, *, by: str | None = None) -> RunStatus:
         """Stop the run until its user says something or it is cancelled; where it stands now.
@@ -229,7 +237,7 @@ class Client:
         are not made any more once the user has said something; the model is told so. Asking again
         changes nothing. Raises `UnknownRun` or `Conflict`.
         """
-        return self._perform(Interrupt(RunId(run_id), user_or_default(by)))
+        return self._perform(Interrupt(_run(run_id), user_or_default(by)))
 
     def say(
         self, run_id: str, text: str, *, by: str | None = None, key: str | None = None
@@ -243,8 +251,8 @@ class Client:
         `Conflict` if the run has ended, or was told something else under the key.
         """
         if key is not None:
-            key = inbox.key_of_word(RunId(run_id), checked_id(key, "key"))
-        return self._perform(Say(RunId(run_id), text, user_or_default(by), key))
+            key = inbox.key_of_word(_run(run_id), checked_id(key, "key"))
+        return self._perform(Say(_run(run_id), text, user_or_default(by), key))
 
     def requested_calls(
         self, run_id: str | None = None, *, limit: int = 100
@@ -256,7 +264,7 @@ class Client:
         """
         with self._ready().connect() as connection:
             return submitting.requested_calls(
-                connection, None if run_id is None else RunId(run_id), limit
+                connection, None if run_id is None else _run(run_id), limit
             )
 
     def submit(
@@ -274,8 +282,8 @@ class Client:
         `UnknownRun`, `UnknownCall`, or `Conflict` for another result than the one that is there, a
         call that is not requested, and a run that has ended; the refusal is recorded.
         """
-        told = {CallId(call_id): result for call_id, result in results.items()}
-        return self._perform(Submit(RunId(run_id), told, user_or_default(by)))
+        told = {_call(call_id): result for call_id, result in results.items()}
+        return self._perform(Submit(_run(run_id), told, user_or_default(by)))
 
     def resolve(
         self, run_id: str, call_id: str, resolution: Resolution, *, by: str | None = None
@@ -287,14 +295,12 @@ class Client:
         meanwhile stays so. Raises `UnknownRun`, `UnknownCall` or `Conflict`; that also for
         `NotDone()` if the worker that made the call has told that it took effect.
         """
-        return self._perform(
-            Resolve(RunId(run_id), CallId(call_id), resolution, user_or_default(by))
-        )
+        return self._perform(Resolve(_run(run_id), _call(call_id), resolution, user_or_default(by)))
 
     def retry(self, run_id: str, *, by: str | None = None) -> RunStatus:
         """Let a run in `needs_attention` try its step again. Raises `UnknownRun`, or `Conflict` if
         it needs none, or if the outcome of a call must be resolved first."""
-        return self._perform(Retry(RunId(run_id), user_or_default(by)))
+        return self._perform(Retry(_run(run_id), user_or_default(by)))
 
     def rollback(self, run_id: str, from_step: int = 0, *, by: str | None = None) -> Started:
         """Undo what the run did, from that step on: start a run that takes its calls back, the
@@ -310,7 +316,7 @@ class Client:
         rollback of it does, while the outcome of a call is unknown, or if nothing is left to undo.
         """
         return self._perform(
-            RollBack(RunId(run_id), from_step, user_or_default(by), self._first_step)
+            RollBack(_run(run_id), from_step, user_or_default(by), self._first_step)
         )
 
     def approvals(
@@ -329,7 +335,7 @@ class Client:
             self._ready(),
             DEFAULT_TENANT,
             status=status,
-            run_id=None if run_id is None else RunId(run_id),
+            run_id=None if run_id is None else _run(run_id),
             limit=limit,
             to=user_or_default(by),
         )
@@ -337,7 +343,7 @@ class Client:
     def approval(self, approval_id: str, *, by: str | None = None) -> Approval:
         """One proposal, which `by` is shown. Raises `UnknownApproval`."""
         return people.show_approval(
-            self._ready(), DEFAULT_TENANT, ApprovalId(approval_id), user_or_default(by)
+            self._ready(), DEFAULT_TENANT, _proposal(approval_id), user_or_default(by)
         )
 
     def approve(
@@ -426,7 +432,7 @@ class Client:
             return reading.list_workers(connection)
 
     def _decide(self, approval_id: str, decision: Decision) -> Decided:
-        return self._perform(Decide(DEFAULT_TENANT, ApprovalId(approval_id), decision))
+        return self._perform(Decide(DEFAULT_TENANT, _proposal(approval_id), decision))
 
     def _perform(self, operation: Operation[Answer]) -> Answer:
         return perform(self._ready(), operation)
@@ -456,6 +462,26 @@ class Client:
 def user_or_default(user_id: str | None) -> UserId:
     """Who says so, where it need not be said. Raises `InvalidInput` for what is no id."""
     return DEFAULT_USER if user_id is None else UserId(checked_id(user_id, "user id"))
+
+
+def _run(run_id: str) -> RunId:
+    if not is_id(run_id):
+        raise UnknownRun(f"there is no run {run_id!r}; `celeriac runs` lists the latest")
+    return RunId(run_id)
+
+
+def _call(call_id: str) -> CallId:
+    if not is_id(call_id):
+        raise UnknownCall(f"there is no call {call_id!r}; `celeriac show RUN` names those of a run")
+    return CallId(call_id)
+
+
+def _proposal(approval_id: str) -> ApprovalId:
+    if not is_id(approval_id):
+        raise UnknownApproval(
+            f"there is no proposal {approval_id!r}; `celeriac approvals` lists those that wait"
+        )
+    return ApprovalId(approval_id)
 
 
 def _start_within(connection: object, wish: "Wish") -> Started:
