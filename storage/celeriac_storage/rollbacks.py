@@ -58,7 +58,7 @@ class Happened:
         return self.state not in (EffectState.IN_FLIGHT, EffectState.UNKNOWN)
 
 
-def happened(connection: Connection, run_id: RunId, from_step: int) -> list[Happened]:
+def happened(connection: Connection, run_id: RunId, from_step: int = 0) -> list[Happened]:
     """The run's calls from that step of its model on which can be undone, the latest first."""
     rows = connection.exec_driver_sql(
         """
@@ -96,12 +96,17 @@ def request(connection: Connection, wish: Wish) -> tuple[Started, str]:
             "there has taken effect, or what has is undone"
         )
     _check_allowed(connection, run.tenant_id, wish, calls)
+    asked: dict[str, JsonValue] = {
+        "run_id": wish.run_id,
+        "from_step": wish.from_step,
+        "calls": [call.call_id for call in calls],  # that who asks was checked for, and no others
+    }
     started = starting.start(
         connection,
         NewRun(
             run_id=wish.rollback_id,
             agent=run.agent,
-            input={"run_id": wish.run_id, "from_step": wish.from_step},
+            input=dict(asked),
             user_message=wish.message,
             limits=_ENDLESS.to_json(),
             thread_id=wish.thread_id,
@@ -112,14 +117,11 @@ def request(connection: Connection, wish: Wish) -> tuple[Started, str]:
             is_published=wish.is_published,
         ),
     )
-    named: dict[str, JsonValue] = {
-        "run_id": wish.run_id,
-        "from_step": wish.from_step,
-        "by": wish.by,
-        "calls": [call.call_id for call in calls],
-    }
     run_events.append(
-        connection, wish.rollback_id, [("rollback.requested", named)], is_request=False
+        connection,
+        wish.rollback_id,
+        [("rollback.requested", {**asked, "by": wish.by})],
+        is_request=False,
     )
     audit_trail.note(
         connection,
@@ -129,7 +131,7 @@ def request(connection: Connection, wish: Wish) -> tuple[Started, str]:
         wish.run_id,
         run_id=wish.rollback_id,
         from_step=wish.from_step,
-        calls=named["calls"],
+        calls=asked["calls"],
     )
     return started, run.queue
 

@@ -34,10 +34,11 @@ def think(database: Database, loaded: LoadedAgent, claim: Claim) -> Transition:
 
 def _plan(database: Database, loaded: LoadedAgent, claim: Claim) -> Transition:
     assert isinstance(claim.input, dict)
-    run_id, from_step = RunId(str(claim.input["run_id"])), claim.input["from_step"]
-    assert isinstance(from_step, int)
+    run_id, wanted = RunId(str(claim.input["run_id"])), claim.input["calls"]
+    assert isinstance(wanted, list)
     with database.connect() as connection:
-        calls = rollbacks.happened(connection, run_id, from_step)
+        # The run may have gone on since: who asked was not checked for what it has done meanwhile.
+        calls = [call for call in rollbacks.happened(connection, run_id) if call.call_id in wanted]
     tools = {tool.name: tool for tool in loaded.agent.tools}
     for call in calls:
         if call.tool not in tools:

@@ -534,6 +534,30 @@ def test_who_may_not_decide_a_call_may_not_have_it_undone(shops: MakeShop) -> No
     assert report(shop.roll_back(run_id, by="alice"))["not_undone"] == []
 
 
+def test_what_the_run_did_after_the_request_is_not_undone(shops: MakeShop) -> None:
+    shop = shops(BOOK, TAKE, approval=Approval(roles=["stock"]))
+    shop.client.set_principal("alice", roles=["stock"], by="root")
+    run_id = shop.worker.start("shop")
+    shop.worker.step(run_id)
+    shop.worker.step(run_id)
+    shop.client.interrupt(run_id, by="alice")
+    undo_id = shop.client.rollback(run_id, by="mallory").run_id  # who may not decide about `take`
+    shop.client.say(run_id, "go on", by="alice")
+    shop.go_on(run_id)
+    (proposal,) = shop.client.approvals(by="alice")
+    shop.client.approve(proposal.approval_id, by="alice")
+    assert shop.go_on(run_id).status == "completed"
+
+    shop.go_on(undo_id)
+
+    assert report(shop.client.get(undo_id)) == {
+        "undone": [],
+        "compensated": [{"call_id": "0.0", "tool": "book"}],
+        "not_undone": [],
+    }
+    assert (shop.stock, shop.states(run_id)["take"]) == (9, "committed")
+
+
 def test_who_owns_the_run_may_have_it_undone_if_the_role_is_theirs(shops: MakeShop) -> None:
     shop = shops(TAKE, approval=Approval(roles=["stock"]))
     for user in ("alice", "local"):  # `local` owns the run
