@@ -71,7 +71,8 @@ def happened(connection: Connection, run_id: RunId, from_step: int = 0) -> list[
                 WHERE (undo.rolls_back_run, undo.rolls_back) = (effect.run_id, effect.call_id)
                     AND undo.rolls_back_stands
             )
-        ORDER BY step DESC, call_index DESC
+        -- A call that waited for a person took effect after later ones of its response.
+        ORDER BY settled_at DESC, step DESC, call_index DESC
         """,
         (run_id, from_step),
     )

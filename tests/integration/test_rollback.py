@@ -137,6 +137,22 @@ def test_what_only_reads_is_not_undone_and_the_latest_call_is_undone_first(
     assert shop.states(run_id)["look"] == "committed"
 
 
+def test_the_call_that_took_effect_last_is_undone_first(shops: MakeShop) -> None:
+    both = replace(TAKE, calls=(*TAKE.calls, *BOOK.calls))
+    shop = shops(both, approval=Approval(roles=["stock"]))
+    shop.client.set_principal("alice", roles=["stock"], by="root")
+    run_id = shop.worker.start("shop")
+    shop.go_on(run_id)
+    assert shop.states(run_id) == {"take": "proposed", "book": "committed"}
+    (proposal,) = shop.client.approvals(by="alice")
+    shop.client.approve(proposal.approval_id, by="alice")
+    shop.go_on(run_id)
+
+    shop.roll_back(run_id)
+
+    assert [name for name, _ in shop.tools.undone] == ["take", "book"]
+
+
 def test_only_what_came_from_the_step_on_is_undone(shops: MakeShop) -> None:
     shop = shops(TAKE, BOOK, SHIP)
     run_id = shop.done()
