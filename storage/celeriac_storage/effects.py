@@ -23,6 +23,7 @@ class Undone:
     call_id: CallId
     kind: Rollback
     result: JsonValue  # what the call returned
+    is_in_effect: bool  # committed or known_bad: there is something to take back
 
 
 @dataclass(frozen=True, slots=True)

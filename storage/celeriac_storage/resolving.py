@@ -73,6 +73,12 @@ def resolve(
         raise Conflict(_not_unknown(run_id, call_id, call, status))
     if not is_done and state in (EffectState.UNKNOWN, EffectState.NOT_DONE):
         _refuse_over_report(connection, run_id, call_id, call)
+    if state is EffectState.KNOWN_BAD and (undo := _undo(connection, run_id, call_id)):
+        raise Conflict(
+            f"call {call_id} ({tool}) of run {run_id} is being undone, or is undone already, by "
+            f"call {undo[1]} of run {undo[0]}: see that to its end (`celeriac show {undo[0]}`); a "
+            f"run whose call is undone can be ended with `celeriac cancel {run_id}`"
+        )
     settled, error = (EffectState.COMMITTED, None) if is_done else _not_done(call, by)
     settle(
         connection,
@@ -199,6 +205,16 @@ def _refuse_over_report(
             f"that made attempt {call.attempt} has told that it took effect, with the result "
             f"{dumps(lost.report)}; say `celeriac resolve {run_id} {call_id} --committed JSON`"
         )
+
+
+def _undo(connection: Connection, run_id: RunId, call_id: CallId) -> tuple[str, str] | None:
+    """The run and the call that take this call back or may have."""
+    row = connection.exec_driver_sql(
+        "SELECT run_id, call_id FROM celeriac.effects"
+        " WHERE (rolls_back_run, rolls_back) = (%s, %s) AND rolls_back_stands",
+        (run_id, call_id),
+    ).fetchone()
+    return None if row is None else (row[0], row[1])
 
 
 def _unknown_calls(connection: Connection, run_id: RunId) -> list[str]:

@@ -160,7 +160,8 @@ def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[
     rows = connection.exec_driver_sql(
         """
         SELECT undo.call_id, original.run_id, original.call_id, undo.rolls_back_kind,
-            original.result, convert_from(content, 'UTF8')::jsonb
+            original.result, convert_from(content, 'UTF8')::jsonb,
+            original.state IN ('committed', 'known_bad')
         FROM celeriac.effects AS undo
         JOIN celeriac.effects AS original
             ON (original.run_id, original.call_id) = (undo.rolls_back_run, undo.rolls_back)
@@ -170,8 +171,10 @@ def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[
         (run_id, call_ids),
     )
     undone = {
-        call_id: Undone(of_run, of_call, Rollback(kind), result if content is None else content)
-        for call_id, of_run, of_call, kind, result, content in rows
+        call_id: Undone(
+            of_run, of_call, Rollback(kind), result if content is None else content, is_in_effect
+        )
+        for call_id, of_run, of_call, kind, result, content, is_in_effect in rows
     }
     loaded = effects.load(connection, run_id, call_ids)
     return [replace(effect, undoes=undone[effect.call_id]) for effect in loaded]

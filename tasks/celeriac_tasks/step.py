@@ -211,7 +211,8 @@ class _Step:
         calls to be made. An act step needs no conversation, so it leaves that to the next think."""
         claim, conversation = self._claim, self._conversation
         if claim.phase is Phase.WAITING_TOOL:
-            pending = conversation.pending(claim)
+            # What an undo takes back may have been settled by a person since: it is read anew.
+            pending = None if claim.is_rollback else conversation.pending(claim)
             if pending is None:
                 load = rollbacks.load if claim.is_rollback else effects.load
                 with self._worker.active, self._worker.database.connect() as connection:
@@ -244,6 +245,8 @@ class _Step:
             return self._commit(Transition(ended))
         if not is_lost and (ended := approving.ended_by_rejection(pending)) is not None:
             return self._commit(Transition(ended))
+        if not is_lost and (moot := undoing.moot(batch.effects[0])) is not None:
+            return self._commit(acting.done([moot]))
         if undoing.is_by_hand(batch.effects[0]):
             return self._ask_to_undo(batch.effects[0])
         if (missing := acting.missing_tool()) is not None:

@@ -127,6 +127,27 @@ def _why(outcome: Outcome) -> str:
     return str(error.get("message", f"its undo is {outcome.state}"))
 
 
+def moot(effect: Effect) -> SettledEffect | None:
+    """What becomes of an undo whose call has been declared not to have taken effect; else None."""
+    is_open = effect.state in (EffectState.PLANNED, EffectState.NOT_DONE)
+    if effect.undoes is None or effect.undoes.is_in_effect or not is_open:
+        return None
+    error: Details = {
+        "kind": "not_undone",
+        "message": "there is nothing to undo: since the rollback was planned it has become known "
+        "that the call is not in effect",
+    }
+    was_tried = effect.state is EffectState.NOT_DONE
+    return SettledEffect(
+        effect.call_id,
+        effect.state,
+        EffectState.FAILED if was_tried else EffectState.REJECTED,
+        error=error,
+        is_attempt=was_tried,
+        evidence=error if was_tried else None,
+    )
+
+
 def is_by_hand(effect: Effect) -> bool:
     """Whether only people can do this, and have not been asked yet."""
     is_theirs = effect.undoes is not None and effect.undoes.kind is Rollback.OUT_OF_BAND

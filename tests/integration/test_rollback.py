@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from celeriac import Approval, ToolError
+from celeriac import Approval, Compensate, ToolContext, ToolError, tool
 from celeriac.client import NotDone, TookEffect
 from celeriac.errors import CeleriacError, Conflict, InvalidInput, NotAllowed, UnknownRun
 from celeriac.ids import CallId, RunId
+from celeriac.recovery import NotDone as Lost
 from celeriac.recovery import Retry
 from celeriac.reports import Call, Run
-from celeriac.scripted import Turn
+from celeriac.scripted import Turn, call
 from celeriac.states import EffectState, RunStatus
+from celeriac.tools import Tool
 from celeriac_storage.audit import audit
 from celeriac_storage.audit_checks import rollbacks
 from celeriac_storage.audit_checks.check import Check
@@ -32,8 +34,8 @@ def shops(database: Database, broker_url: str) -> Iterator[MakeShop]:
     """Makes a shop; at the end the audit must be clean."""
     with ExitStack() as stack:
 
-        def make(*turns: Turn, **tools: Any) -> Shop:
-            shop = Shop(database, broker_url, Tools(**tools), turns)
+        def make(*turns: Turn, cls: type[Tools] = Tools, **tools: Any) -> Shop:
+            shop = Shop(database, broker_url, cls(**tools), turns)
             stack.callback(shop.close)
             stack.callback(lambda: _assert_clean(shop))
             return shop
@@ -342,6 +344,56 @@ def test_an_undo_whose_answer_got_lost_is_for_a_person_where_nobody_can_look(
 
 
 # Once ---------------------------------------------------------------------------------------------
+
+
+class Orders(Tools):
+    """With a tool whose target never shows what it reports."""
+
+    def all(self) -> list[Tool[..., Any]]:
+        def call_back(ctx: ToolContext) -> None:
+            self.undone.append(("order", ctx.undoes_key))
+
+        how = Compensate(call_back)
+
+        @tool(effect="external", rollback=how, verify=lambda _: Lost(), visibility_seconds=0.0)
+        def order(ctx: ToolContext) -> str:
+            """Order something."""
+            return ctx.idempotency_key
+
+        return [*super().all(), order]
+
+
+def known_bad(shop: Shop) -> RunId:
+    """A run whose only call is known to be bad."""
+    run_id = shop.worker.start("shop")
+    for _ in range(6):
+        shop.go_on(run_id)
+        shop.wake()
+    assert shop.states(run_id) == {"order": "known_bad"}
+    return run_id
+
+
+def test_what_is_declared_not_done_during_the_rollback_is_not_undone(shops: MakeShop) -> None:
+    shop = shops(call("order"), cls=Orders)
+    run_id = known_bad(shop)
+    undo_id = shop.client.rollback(run_id, by="alice").run_id
+    shop.worker.step(undo_id)  # planned
+    shop.client.resolve(run_id, CallId("0.0"), NotDone(), by="bob")
+
+    shop.go_on(undo_id)
+
+    (left,) = report(shop.client.get(undo_id))["not_undone"]
+    assert (left["call_id"], "nothing to undo" in left["why"]) == ("0.0", True)
+    assert shop.tools.undone == []
+
+
+def test_what_is_undone_cannot_be_declared_not_done(shops: MakeShop) -> None:
+    shop = shops(call("order"), cls=Orders)
+    run_id = known_bad(shop)
+    assert len(report(shop.roll_back(run_id))["compensated"]) == 1
+
+    with pytest.raises(Conflict, match="is undone already"):
+        shop.client.resolve(run_id, CallId("0.0"), NotDone(), by="bob")
 
 
 def test_a_second_rollback_undoes_only_what_is_left(shops: MakeShop) -> None:

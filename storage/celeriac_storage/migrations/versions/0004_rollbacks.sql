@@ -76,6 +76,17 @@ BEGIN
     END IF;
     NEW.rolls_back_stands := nullif(
         NEW.state IN ('in_flight', 'unknown', 'committed', 'known_bad'), false);
+    -- A person may be settling the call just now: whoever comes second sees what the first has done.
+    IF NEW.state = 'in_flight' AND OLD.state <> 'in_flight' THEN
+        PERFORM FROM celeriac.effects
+        WHERE run_id = NEW.rolls_back_run AND call_id = NEW.rolls_back
+            AND state IN ('committed', 'known_bad')
+        FOR NO KEY UPDATE;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'effect % of run % is not in effect, and there is nothing to undo',
+                NEW.rolls_back, NEW.rolls_back_run USING ERRCODE = 'CE006';
+        END IF;
+    END IF;
     -- In the transaction that commits the undo, whoever does: a step, or a person who says so.
     IF NEW.state = 'committed' AND OLD.state <> 'committed' AND NEW.rolls_back_kind <> 'compensate'
     THEN
