@@ -52,8 +52,8 @@ def resolve(
     ended. A run that has ended meanwhile, as by a cancel, stays what it is: only the effect is
     settled, and its attempt says by whom, since no event may follow the last one.
 
-    In a rollback a person settles as well an undo that failed, or that only people can do: done by
-    hand, or never to be done.
+    In a rollback a person settles as well an undo that failed, that stands in the way of the rest,
+    or that only people can do: done by hand, or never to be done.
 
     Raises `UnknownRun`, `UnknownCall`, or `Conflict` if nobody waits for this answer.
     """
@@ -68,8 +68,8 @@ def resolve(
     call = _lock_effect(connection, run_id, call_id)
     tool, state = call.tool, call.state
     is_done = isinstance(resolution, TookEffect)
-    is_failed_undo = call.is_failed_undo and status is RunStatus.NEEDS_ATTENTION
-    if not (state in _UNSETTLED or is_failed_undo) or (is_done and state is EffectState.KNOWN_BAD):
+    is_stuck_undo = call.is_stuck_undo and status is RunStatus.NEEDS_ATTENTION
+    if not (state in _UNSETTLED or is_stuck_undo) or (is_done and state is EffectState.KNOWN_BAD):
         raise Conflict(_not_unknown(run_id, call_id, call, status))
     if not is_done and state in (EffectState.UNKNOWN, EffectState.NOT_DONE):
         _refuse_over_report(connection, run_id, call_id, call)
@@ -154,12 +154,14 @@ class _Call:
     error: dict[str, JsonValue] | None
     undo: Rollback | None  # how it takes another call back, if it does
     is_elsewhere: bool  # another process executes it
+    is_first: bool  # of the calls of its step that are still to be made
 
     @property
-    def is_failed_undo(self) -> bool:
-        """Whether it takes a call back, was tried, and has certainly changed nothing."""
+    def is_stuck_undo(self) -> bool:
+        """Whether it takes a call back, has certainly changed nothing, and was tried or is next: an
+        undo that kills its worker leaves no attempt behind."""
         is_open = self.state in (EffectState.PLANNED, EffectState.NOT_DONE)
-        return self.undo is not None and is_open and self.attempt > 0
+        return self.undo is not None and is_open and (self.attempt > 0 or self.is_first)
 
 
 def _not_done(call: _Call, by: UserId) -> tuple[EffectState, dict[str, JsonValue] | None]:
@@ -168,7 +170,7 @@ def _not_done(call: _Call, by: UserId) -> tuple[EffectState, dict[str, JsonValue
         message = f"{call.tool} reported success, but it did not take effect; {by} has settled that"
         return EffectState.ROLLED_BACK, {"kind": "known_bad", "message": message}
     is_by_hand = call.undo is Rollback.OUT_OF_BAND
-    if not call.is_failed_undo and not is_by_hand:
+    if not call.is_stuck_undo and not is_by_hand:
         return EffectState.NOT_DONE, None
     before = "" if call.error is None else f"{call.error.get('message')}; "
     message = f"{before}{by} has said that it will not be undone"
@@ -178,9 +180,17 @@ def _not_done(call: _Call, by: UserId) -> tuple[EffectState, dict[str, JsonValue
 
 def _lock_effect(connection: Connection, run_id: RunId, call_id: CallId) -> _Call:
     row = connection.exec_driver_sql(
-        "SELECT tool, state, attempt, error, rolls_back_kind, coalesce(flags ? 'elsewhere', false)"
-        " FROM celeriac.effects"
-        " WHERE run_id = %s AND call_id = %s FOR NO KEY UPDATE",
+        """
+        SELECT tool, state, attempt, error, rolls_back_kind, coalesce(flags ? 'elsewhere', false),
+            NOT EXISTS (
+                SELECT FROM celeriac.effects AS earlier
+                WHERE earlier.run_id = effect.run_id AND earlier.step = effect.step
+                    AND earlier.call_index < effect.call_index
+                    AND earlier.state IN ('planned', 'in_flight', 'unknown', 'not_done')
+            )
+        FROM celeriac.effects AS effect
+        WHERE run_id = %s AND call_id = %s FOR NO KEY UPDATE
+        """,
         (run_id, call_id),
     ).fetchone()
     if row is None:
@@ -189,9 +199,9 @@ def _lock_effect(connection: Connection, run_id: RunId, call_id: CallId) -> _Cal
             f"outcome unknown: {', '.join(unknown)}" if unknown else "no outcome is unknown there"
         )
         raise UnknownCall(f"run {run_id} has no call {call_id} ({hint})")
-    tool, state, attempt, error, kind, is_elsewhere = row
+    tool, state, attempt, error, kind, is_elsewhere, is_first = row
     undo = None if kind is None else Rollback(kind)
-    return _Call(tool, EffectState(state), attempt, error, undo, is_elsewhere)
+    return _Call(tool, EffectState(state), attempt, error, undo, is_elsewhere, is_first)
 
 
 def _refuse_over_report(

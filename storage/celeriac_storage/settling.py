@@ -77,7 +77,9 @@ def settle(
             SELECT run_id, call_id, attempt, {NEXT_ENTRY},
                 CASE %(state)s WHEN 'rolled_back' THEN 'known_bad' ELSE %(state)s END,
                 %(evidence)s::jsonb
-            FROM effect WHERE kind = 'external'  -- no other has attempts
+            FROM effect
+            -- No other has attempts, nor has an undo that a person has made before anybody tried.
+            WHERE kind = 'external' AND attempt > 0
         )
         SELECT call_id, tool FROM effect ORDER BY call_id
         """,

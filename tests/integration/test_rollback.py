@@ -24,6 +24,7 @@ from celeriac_storage.audit import audit
 from celeriac_storage.audit_checks import rollbacks
 from celeriac_storage.audit_checks.check import Check
 from celeriac_storage.database import Database, sqlstate
+from celeriac_tasks import acting, external_call
 from tests.undo_shop import BOOK, LOOK, MAIL, PUBLISH, SHIP, TAKE, Away, Shop, Tools
 
 MakeShop = Callable[..., Shop]
@@ -344,6 +345,33 @@ def test_an_undo_whose_answer_got_lost_is_for_a_person_where_nobody_can_look(
 
 
 # Once ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("turn", "is_done"), [(TAKE, True), (TAKE, False), (SHIP, True)])
+def test_a_person_settles_an_undo_that_kills_its_workers(
+    shops: MakeShop, monkeypatch: pytest.MonkeyPatch, turn: Turn, is_done: bool
+) -> None:
+    shop = shops(BOOK, turn)
+    run_id = shop.done()
+
+    def die(name: str, _: int = -1) -> None:  # stands for the death of the process
+        if name in ("act.before_tool", "act.before_in_flight"):
+            raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(acting, "reach", die)
+        patch.setattr(external_call, "reach", die)
+        undo = shop.roll_back(run_id)
+    assert (undo.status, undo.effects[0].attempt) == (RunStatus.NEEDS_ATTENTION, 0)
+    with pytest.raises(Conflict, match="only a call whose outcome is unknown"):
+        shop.client.resolve(undo.run_id, CallId("0.1"), NotDone(), by="bob")
+
+    undo = shop.resolved(undo, CallId("0.0"), TookEffect(None) if is_done else NotDone())
+
+    told = report(undo)
+    assert [call["call_id"] for call in told["undone"]] == ["2.0"] * is_done
+    assert [call["call_id"] for call in told["not_undone"]] == ["2.0"] * (not is_done)
+    assert [call["call_id"] for call in told["compensated"]] == ["0.0"]
 
 
 class Orders(Tools):

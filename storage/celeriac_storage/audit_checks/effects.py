@@ -65,7 +65,9 @@ ATTEMPTS = Check(
     ) AS attempts
     WHERE kind = 'external' AND NOT CASE
         WHEN state IN ('planned', 'proposed', 'approved', 'rejected', 'expired', 'invalid')
-            OR state = 'precondition_failed' AND effect.attempt = 0 THEN
+            OR state = 'precondition_failed' AND effect.attempt = 0
+            -- An undo that a person has made by hand before anybody tried.
+            OR state = 'committed' AND rolls_back IS NOT NULL AND effect.attempt = 0 THEN
             effect.attempt = 0 AND outcomes IS NULL
         ELSE outcomes IS NOT NULL AND is_complete AND may_follow
             AND numbers = ARRAY(SELECT generate_series(1, effect.attempt)::smallint)
@@ -96,6 +98,7 @@ LOCAL_CALLS = Check(
     WHERE kind <> 'external' AND (
         found > 0 OR state IN ('in_flight', 'unknown', 'not_done')
         OR state IN ('committed', 'failed') AND effect.attempt = 0
+            AND NOT (state = 'committed' AND rolls_back IS NOT NULL)
     )
     """,
 )
