@@ -117,7 +117,8 @@ class Acting:
         return self._batch.effects
 
     def missing_tool(self) -> Transition | None:
-        """What to do if this worker's code lacks a tool that is still to be called."""
+        """What to do if this worker's code lacks a tool that is still to be called, or the version
+        of it that an undo needs."""
         for effect in self._batch.effects:
             if not effect.state.is_settled and effect.tool not in self._loaded.tools:
                 message = (
@@ -126,6 +127,8 @@ class Acting:
                     f"`celeriac retry {self._claim.run_id}`"
                 )
                 return self.attention({"kind": "missing_tool", "message": message})
+            if (other := undoing.other_version(self._claim, self._loaded, effect)) is not None:
+                return self.attention(other)
         return None
 
     def read(self) -> Transition:

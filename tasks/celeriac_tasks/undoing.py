@@ -148,6 +148,24 @@ def moot(effect: Effect) -> SettledEffect | None:
     )
 
 
+def other_version(claim: Claim, loaded: LoadedAgent, effect: Effect) -> Details | None:
+    """The error that the run stops with if the call to undo was made by another version of its tool
+    than this code has, which was deployed after the plan; None if it was not."""
+    if effect.undoes is None or effect.state not in (EffectState.PLANNED, EffectState.NOT_DONE):
+        return None
+    version = loaded.tools[effect.tool].version
+    if version == effect.tool_version:
+        return None
+    message = (
+        f"call {effect.undoes.call_id} ({effect.tool.rpartition('.')[0]}) of run "
+        f"{effect.undoes.run_id} was made by version {effect.tool_version} of its tool, and this "
+        f"code has version {version}, whose undo may not know it: deploy code that has it, then "
+        f"`celeriac retry {claim.run_id}`; or `celeriac resolve {claim.run_id} {effect.call_id} "
+        "--committed JSON` if it was undone by hand, or `--not-done` if it will not be undone"
+    )
+    return {"kind": "other_version", "message": message}
+
+
 def is_by_hand(effect: Effect) -> bool:
     """Whether only people can do this, and have not been asked yet."""
     is_theirs = effect.undoes is not None and effect.undoes.kind is Rollback.OUT_OF_BAND

@@ -192,6 +192,25 @@ def test_a_call_that_another_version_of_its_tool_made_is_for_people(shops: MakeS
     assert shop.tools.undone == []
 
 
+def test_another_version_that_comes_after_the_plan_undoes_nothing(shops: MakeShop) -> None:
+    shop = shops(TAKE, MAIL)
+    run_id = shop.done()
+    undo = shop.roll_back(run_id)
+    assert undo.status is RunStatus.NEEDS_ATTENTION  # the letter is for people
+    take, *others = shop.agent.tools
+    shop.new_worker([replace(take, version="2"), *others])
+
+    undo = shop.resolved(undo, CallId("0.0"), NotDone())
+
+    assert undo.status is RunStatus.NEEDS_ATTENTION
+    assert "this code has version 2" in str(undo.error)
+    assert (shop.tools.undone, shop.stock) == ([], 9)
+    shop.new_worker(shop.agent.tools)
+    shop.client.retry(undo.run_id, by="bob")
+    shop.go_on(undo.run_id)
+    assert len(report(shop.client.get(undo.run_id))["undone"]) == 1
+
+
 def test_code_without_the_tool_stops_the_rollback_before_anything_is_undone(
     shops: MakeShop,
 ) -> None:
