@@ -322,6 +322,37 @@ def test_what_a_lost_command_changed_is_not_guessed(files: Files) -> None:
     assert set(files.contents()) == {"made"}
 
 
+def test_the_undo_of_a_lost_command_is_refused(files: Files) -> None:
+    with pytest.raises(RuntimeError):
+        files.call("run_command", command=["sh", "-c", "echo > made; kill -9 $PPID; sleep 0.2"])
+
+    with pytest.raises(ToolError, match="nobody saw the end"):
+        rollback.undo_call(files.workspace, files.context("x", 1).idempotency_key, key="undo")
+
+    assert rollback.find_rollback(files.workspace, "undo") == NotDone()
+
+
+def test_an_undo_of_a_part_says_so_and_one_that_failed_is_made_again(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        (files.folder / name).write_text("before")
+    files.call("run_command", command=["sh", "-c", "echo 1 > a; echo 1 > b; echo 1 > c"])
+    (files.folder / "b").write_text("a person's")
+    key = files.context("x", 1).idempotency_key
+    with monkeypatch.context() as patch:
+        patch.setattr(shadow.ShadowRepository, "content", lambda *_: b"something else")
+        with pytest.raises(ToolError, match="not all could be taken back"):
+            rollback.undo_call(files.workspace, key, key="undo")  # only c was removed
+    assert rollback.find_rollback(files.workspace, "undo") == NotDone()
+
+    report = rollback.undo_call(files.workspace, key, key="undo")
+
+    assert (report["restored"], report["is_partial"]) == (["a"], True)
+    assert files.contents() == {"a": b"before", "b": b"a person's"}
+    assert rollback.find_rollback(files.workspace, "undo") == Done(report)
+
+
 def test_damaged_content_is_not_put_back(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     (files.folder / "a.txt").write_text("before")
     files.write("a.txt", "after")
