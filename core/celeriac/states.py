@@ -180,7 +180,12 @@ EFFECT_TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
             EffectState.ROLLED_BACK,  # by the commit of its undo, and by nothing else
         }
     ),
-    EffectState.KNOWN_BAD: frozenset({EffectState.ROLLED_BACK}),
+    EffectState.KNOWN_BAD: frozenset(
+        {
+            EffectState.ROLLED_BACK,
+            EffectState.COMMITTED,  # of an undo only: a person did by hand what it did not do
+        }
+    ),
     EffectState.FAILED: frozenset(),
     EffectState.INVALID: frozenset(),
     EffectState.PRECONDITION_FAILED: frozenset(),

@@ -45,7 +45,8 @@ def resolve(
     """Settle a call whose outcome is `unknown`; where the run stands then. Needs a transaction.
 
     A call that is `known_bad`, because its target does not show what the tool reported, can only be
-    declared not done, once it is certain that it never will be: the model is told.
+    declared not done, once it is certain that it never will be: the model is told. Only an undo
+    that is known_bad can be declared done as well, by hand.
 
     A run in `needs_attention` is queued again, with its strikes forgiven, unless another of its
     calls is still unknown; if another run of its thread is active, it is `paused` until that has
@@ -69,7 +70,8 @@ def resolve(
     tool, state = call.tool, call.state
     is_done = isinstance(resolution, TookEffect)
     is_stuck_undo = call.is_stuck_undo and status is RunStatus.NEEDS_ATTENTION
-    if not (state in _UNSETTLED or is_stuck_undo) or (is_done and state is EffectState.KNOWN_BAD):
+    is_bad_for_good = state is EffectState.KNOWN_BAD and call.undo is None
+    if not (state in _UNSETTLED or is_stuck_undo) or (is_done and is_bad_for_good):
         raise Conflict(_not_unknown(run_id, call_id, call, status))
     if not is_done and state in (EffectState.UNKNOWN, EffectState.NOT_DONE):
         _refuse_over_report(connection, run_id, call_id, call)

@@ -247,9 +247,15 @@ class ExternalCall:
 
     def _ask(self, effect: Effect, ask: Ask, evidence: Details) -> Transition:
         run_id, call_id = self._claim.run_id, effect.call_id
+        words = "--committed JSON` or `--not-done`"
+        if ask.state is EffectState.KNOWN_BAD:
+            words = "--not-done` once it is certain that it never will be done"
+            if effect.undoes is not None:
+                words = (
+                    "--committed JSON` if it was undone by hand, or `--not-done` if it will not be"
+                )
         told = (
-            f"{ask.why}. Look at the target, then say `celeriac resolve {run_id} {call_id} "
-            "--committed JSON` or `--not-done`"
+            f"{ask.why}. Look at the target, then say `celeriac resolve {run_id} {call_id} {words}"
         )
         called = f"{effect.tool} (call {call_id}, attempt {effect.attempt})"
         if ask.state is EffectState.KNOWN_BAD:

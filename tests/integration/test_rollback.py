@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from celeriac import Approval, Compensate, ToolContext, ToolError, tool
+from celeriac import Approval, Compensate, InBand, ToolContext, ToolError, tool
 from celeriac.client import NotDone, TookEffect
 from celeriac.errors import CeleriacError, Conflict, InvalidInput, NotAllowed, UnknownRun
 from celeriac.ids import CallId, RunId
@@ -441,6 +441,41 @@ def test_what_is_undone_cannot_be_declared_not_done(shops: MakeShop) -> None:
 
     with pytest.raises(Conflict, match="is undone already"):
         shop.client.resolve(run_id, CallId("0.0"), NotDone(), by="bob")
+
+
+class Returns(Tools):
+    """With a tool whose undo its target never shows."""
+
+    def all(self) -> list[Tool[..., Any]]:
+        how = InBand(lambda _: "TAKEN BACK", verify=lambda _: Lost())
+
+        @tool(effect="external", rollback=how)
+        def order(ctx: ToolContext) -> str:
+            """Order something."""
+            return ctx.idempotency_key
+
+        return [*super().all(), order]
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_person_settles_an_undo_that_its_target_does_not_show(
+    shops: MakeShop, *, is_done: bool
+) -> None:
+    shop = shops(call("order"), cls=Returns)
+    run_id = shop.done()
+    undo_id = shop.client.rollback(run_id, by="alice").run_id
+    for _ in range(3):
+        shop.go_on(undo_id)
+        shop.wake()
+    undo = shop.client.get(undo_id)
+    assert undo.effects[0].state is EffectState.KNOWN_BAD
+    assert "--committed JSON` if it was undone by hand" in str(undo.error)
+
+    undo = shop.resolved(undo, CallId("0.0"), TookEffect("by hand") if is_done else NotDone())
+
+    told = report(undo)
+    assert (len(told["undone"]), len(told["not_undone"])) == (is_done, not is_done)
+    assert shop.states(run_id) == {"order": "rolled_back" if is_done else "committed"}
 
 
 def test_a_second_rollback_undoes_only_what_is_left(shops: MakeShop) -> None:

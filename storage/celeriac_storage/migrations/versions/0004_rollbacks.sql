@@ -16,7 +16,7 @@ CREATE OR REPLACE FUNCTION celeriac.effect_may_become(was text, now_is text) RET
         WHEN 'not_done' THEN now_is IN ('in_flight', 'committed', 'failed', 'not_done',
             'precondition_failed')
         WHEN 'committed' THEN now_is IN ('known_bad', 'rolled_back')
-        WHEN 'known_bad' THEN now_is = 'rolled_back'
+        WHEN 'known_bad' THEN now_is IN ('committed', 'rolled_back')
         ELSE false
     END
 $$;
@@ -66,6 +66,10 @@ BEGIN
         IF NEW.rolls_back IS NOT NULL THEN
             RAISE EXCEPTION 'effect % of run % is no undo', OLD.call_id, OLD.run_id
                 USING ERRCODE = 'CE003';
+        END IF;
+        IF OLD.state = 'known_bad' AND NEW.state = 'committed' THEN
+            RAISE EXCEPTION 'effect % of run % is known_bad, and only an undo can be made by hand',
+                OLD.call_id, OLD.run_id USING ERRCODE = 'CE002';
         END IF;
         RETURN NEW;
     END IF;
