@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celeriac.context import ToolContext
+from celeriac.errors import ToolError
 
 RESULT = "result"
 """By this name an undo, and what looks after it, is given what the call returned."""
@@ -28,11 +29,19 @@ def contradiction(what: str, function: Callable[..., Any], parameters: Sequence[
 
 
 def call(function: Callable[..., Any], context: ToolContext, arguments: Mapping[str, Any]) -> Any:
-    """What `function` returns, given those of the call's `arguments` that it takes."""
+    """What `function` returns, given those of the call's `arguments` that it takes.
+
+    Raises `ToolError` if that is to be awaited: nothing of it has been done.
+    """
     given = dict(arguments)
     if context.undoes_key is not None:
         given[RESULT] = context._undone_result
-    return function(context, **{name: given[name] for name in _names(function)[1:]})
+    returned = function(context, **{name: given[name] for name in _names(function)[1:]})
+    if inspect.isawaitable(returned):
+        if inspect.iscoroutine(returned):
+            returned.close()  # or Python would warn that it was never awaited
+        raise ToolError("it returned an awaitable, which nobody awaits; give a plain function")
+    return returned
 
 
 def _names(function: Callable[..., Any]) -> list[str]:

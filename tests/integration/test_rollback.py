@@ -443,6 +443,35 @@ def test_what_is_undone_cannot_be_declared_not_done(shops: MakeShop) -> None:
         shop.client.resolve(run_id, CallId("0.0"), NotDone(), by="bob")
 
 
+class Hurried(Tools):
+    """With a tool whose undo is an async function in disguise."""
+
+    def all(self) -> list[Tool[..., Any]]:
+        async def never(ctx: ToolContext) -> None:
+            self.undone.append(("order", ctx.undoes_key))
+
+        def disguised(ctx: ToolContext) -> Any:
+            return never(ctx)
+
+        @tool(effect="external", rollback=InBand(disguised))
+        def order(ctx: ToolContext) -> str:
+            """Order something."""
+            return ctx.idempotency_key
+
+        return [*super().all(), order]
+
+
+def test_an_undo_that_nobody_awaits_has_failed(shops: MakeShop) -> None:
+    shop = shops(call("order"), cls=Hurried)
+    run_id = shop.done()
+
+    undo = shop.roll_back(run_id)
+
+    assert undo.status is RunStatus.NEEDS_ATTENTION
+    assert "returned an awaitable" in str(undo.error)
+    assert shop.states(run_id) == {"order": "committed"}
+
+
 class Returns(Tools):
     """With a tool whose undo its target never shows."""
 
