@@ -223,9 +223,10 @@ def _lock(connection: Connection, wish: Wish) -> _Run:
     ).fetchone()
     if row is None:
         raise unknown_run(run_id)
-    if not 0 <= wish.from_step < max(1, row.step):
+    # Not isinstance: True is no step.
+    if type(wish.from_step) is not int or not 0 <= wish.from_step < max(1, row.step):
         raise InvalidInput(
-            f"run {run_id} has no step {wish.from_step} to undo from: its steps are 0 to "
+            f"run {run_id} has no step {wish.from_step!r} to undo from: its steps are 0 to "
             f"{max(0, row.step - 1)}"
         )
     if row.kind == "rollback":

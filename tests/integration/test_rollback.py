@@ -674,7 +674,8 @@ def test_a_step_that_the_run_has_not_and_a_run_that_is_not_are_refused(shops: Ma
     shop = shops(TAKE)
     run_id = shop.done()
 
-    for step in (-1, 3, 99):
+    odd: list[Any] = [-1, 3, 99, 0.5, True, "0"]
+    for step in odd:
         error = refusal(shop, run_id, step)
         assert isinstance(error, InvalidInput)
         assert "its steps are 0 to 2" in str(error)
