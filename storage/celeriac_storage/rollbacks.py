@@ -52,6 +52,7 @@ class Happened:
     state: EffectState
     arguments: JsonValue
     requirement: dict[str, JsonValue] | None  # the review it needed
+    is_given_up: bool  # an earlier rollback has found that it cannot be taken back
 
     @property
     def is_settled(self) -> bool:
@@ -62,7 +63,11 @@ def happened(connection: Connection, run_id: RunId, from_step: int = 0) -> list[
     """The run's calls from that step of its model on which can be undone, the latest first."""
     rows = connection.exec_driver_sql(
         """
-        SELECT call_id, tool, tool_version, state, arguments, requirement
+        SELECT call_id, tool, tool_version, state, arguments, requirement, EXISTS (
+            SELECT FROM celeriac.runs AS rollback JOIN celeriac.effects AS undo USING (run_id)
+            WHERE rollback.parent_run_id = effect.run_id
+                AND undo.rolls_back = effect.call_id AND undo.rolls_back_kind = 'none'
+        )
         FROM celeriac.effects AS effect
         WHERE run_id = %s AND step >= %s AND kind <> 'none'
             AND state IN ('committed', 'known_bad', 'in_flight', 'unknown')
@@ -76,7 +81,10 @@ def happened(connection: Connection, run_id: RunId, from_step: int = 0) -> list[
         """,
         (run_id, from_step),
     )
-    return [Happened(row[0], row[1], row[2], EffectState(row[3]), row[4], row[5]) for row in rows]
+    return [
+        Happened(row[0], row[1], row[2], EffectState(row[3]), row[4], row[5], row[6])
+        for row in rows
+    ]
 
 
 def request(connection: Connection, wish: Wish) -> tuple[Started, str]:
@@ -91,10 +99,10 @@ def request(connection: Connection, wish: Wish) -> tuple[Started, str]:
     run = _lock(connection, wish)
     calls = happened(connection, wish.run_id, wish.from_step)
     _check_settled(connection, wish, calls)
-    if not calls:
+    if all(call.is_given_up for call in calls):
         raise Conflict(
             f"nothing is left to undo in run {wish.run_id} from step {wish.from_step} on: no call "
-            "there has taken effect, or what has is undone"
+            "there has taken effect, or what has is undone or cannot be taken back"
         )
     _check_allowed(connection, run.tenant_id, wish, calls)
     asked: dict[str, JsonValue] = {

@@ -73,8 +73,6 @@ def _plan(database: Database, loaded: LoadedAgent, claim: Claim) -> Transition:
 def _choice(loaded: LoadedAgent, call: Happened) -> tuple[Rollback, str]:
     """How the call is undone, by what its tool declares; and if not by itself, why."""
     (tool,) = (tool for tool in loaded.agent.tools if tool.name == call.tool)
-    if not call.is_settled:
-        return Rollback.NONE, "what came of it was not known when the rollback was planned"
     if tool.rollback is Rollback.NONE:
         return Rollback.NONE, "it cannot be taken back"
     if tool.undo is None:

@@ -177,6 +177,7 @@ def test_what_cannot_be_taken_back_is_reported(shops: MakeShop) -> None:
         {"call_id": "2.0", "tool": "publish", "why": "it cannot be taken back"}
     ]
     assert shop.stock == 10
+    assert "nothing is left to undo" in str(refusal(shop, run_id))
 
 
 def test_a_call_that_another_version_of_its_tool_made_is_for_people(shops: MakeShop) -> None:
