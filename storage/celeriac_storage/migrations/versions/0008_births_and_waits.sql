@@ -62,7 +62,10 @@ END $$;
 DO $$
 BEGIN
     CREATE ROLE celeriac_reviewer NOLOGIN;
-    GRANT celeriac_worker TO celeriac_reviewer;  -- reads, and lets runs go on
+    -- It may be missing: the login of an earlier migration could make no roles.
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_worker') THEN
+        GRANT celeriac_worker TO celeriac_reviewer;  -- reads, and lets runs go on
+    END IF;
 EXCEPTION
     WHEN duplicate_object OR unique_violation THEN NULL;
     WHEN insufficient_privilege THEN
