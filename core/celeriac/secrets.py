@@ -65,7 +65,7 @@ _SHAPES = (
 )
 _MALFORMED_USERINFO = re.compile(r"(://[^\s/?#:@]*:)(?:(?!://)[^\n])+(?=@)")
 _LAST_WORD = re.compile(r"[!-~]+\Z")  # of the characters that keys and URLs are made of
-_BEGINNING_OF_PEM = re.compile(r"-----BEGIN [A-Z0-9 ]*\Z")
+_BEGINNING_OF_PEM = re.compile(r"-----BEGIN [A-Z0-9 ]*-{0,5}\Z")
 _QUERY_PARAMETER = re.compile(r"(?<=[?&])([^=&#\s]+)=[^&#\s]+")
 _JSON_STRING_OR_NUMBER = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|-?\d[\d.eE+-]*')
 

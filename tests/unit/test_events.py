@@ -18,7 +18,13 @@ FAMILIES = {type_.partition(".")[0] for type_ in events.event_types()}
 WRITTEN = re.compile(
     rf"""['"]((?:{"|".join(FAMILIES)})\.[a-z_]+)['"]|(?:\bEvent|\[)\(\s*"([a-z_]+\.[a-z_]+)\""""
 )
-IN_THE_AUDIT_TRAIL = {"approval.shown", "call.execute", "results.submit", "run.rollback"}
+IN_THE_AUDIT_TRAIL = {
+    "approval.shown",
+    "call.execute",
+    "results.submit",
+    "run.rollback",
+    "run.start",
+}
 BY_STATE = {f"effect.{state}" for state in EffectState} | {f"run.{status}" for status in RunStatus}
 
 

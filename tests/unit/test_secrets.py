@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celeriac.errors import InvalidInput
@@ -341,6 +341,7 @@ FRAGMENTS = st.sampled_from(
 
 
 @given(st.lists(FRAGMENTS, max_size=6), st.integers(min_value=0))
+@example(["-----BEGIN RSA PRIVATE KEY-----\nMIIE\n"], len("-----BEGIN RSA PRIVATE KEY-"))
 def test_what_is_shown_of_a_text_in_progress_stays_so_whatever_follows(
     fragments: list[str], cut: int
 ) -> None:

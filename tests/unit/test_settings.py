@@ -8,7 +8,11 @@ from celeriac.errors import InvalidInput
 from celeriac.settings import Settings, load_settings
 from celeriac_tasks.broker_url import check_broker_url
 
-URLS = [name for name in Settings.model_fields if name.endswith("_url")]
+URLS = [
+    name
+    for name, setting in Settings.model_fields.items()
+    if name.endswith("_url") and "SecretStr" in str(setting.annotation)
+]
 SCHEMES = {"broker_url": "redis"}
 UNREADABLE = [
     "://u:super/hunter2@127.0.0.1:1/0",
