@@ -43,6 +43,16 @@ class Next:
         return cls(RunStatus.QUEUED, phase)
 
     @classmethod
+    def waiting_for_timer(cls, seconds: float, resume_phase: Phase) -> "Next":
+        """To be tried again after so many seconds."""
+        return cls(
+            RunStatus.PAUSED,
+            Phase.WAITING_TIMER,
+            resume_phase=resume_phase,
+            wake_after_seconds=seconds,
+        )
+
+    @classmethod
     def waiting_for_user(cls, resume_phase: Phase) -> "Next":
         """Interrupted: until the user says something."""
         return cls(RunStatus.PAUSED, Phase.WAITING_USER, resume_phase=resume_phase)

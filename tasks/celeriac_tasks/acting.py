@@ -13,7 +13,7 @@ from celeriac.codec import JsonValue, dumps
 from celeriac.context import ToolContext
 from celeriac.ids import effect_key, undo_key
 from celeriac.messages import results_message
-from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
+from celeriac.states import EffectKind, EffectState, Phase, StepKind
 from celeriac.testpoints import reach
 from celeriac.tools import Tool
 from celeriac_storage import artifacts, consuming, effects, history
@@ -28,9 +28,8 @@ from celeriac_tasks.conversation import call_result
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.transition import Transition
 
-MAX_PARALLEL_READS = (
-    16  # of one step, which has the time of one call: what is left is the next step
-)
+MAX_PARALLEL_READS = 16
+"""Of one step, which has the time of one call: what is left is the next step."""
 MAX_PROGRESS_EVENTS = 20  # of one step: progress is for people, not a log
 
 
@@ -381,12 +380,7 @@ class Acting:
         return seconds
 
     def _stay_for(self, seconds: float, settled: Sequence[SettledEffect]) -> Transition:
-        pause = Next(
-            RunStatus.PAUSED,
-            Phase.WAITING_TIMER,
-            resume_phase=Phase.WAITING_TOOL,
-            wake_after_seconds=seconds,
-        )
+        pause = Next.waiting_for_timer(seconds, Phase.WAITING_TOOL)
         return self.stay(pause, "tool_failed", settled)
 
 

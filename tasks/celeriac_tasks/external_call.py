@@ -14,7 +14,7 @@ from celeriac.codec import JsonValue
 from celeriac.context import ToolContext
 from celeriac.recovery import Done, Finding, NotDone, Unclear
 from celeriac.secrets import redact
-from celeriac.states import EffectState, Phase, RunStatus
+from celeriac.states import EffectState, Phase
 from celeriac.testpoints import reach
 from celeriac_storage import effects, lost_calls
 from celeriac_storage.claims import Claim
@@ -237,12 +237,7 @@ class ExternalCall:
             is_attempt=True,
             evidence=evidence,
         )
-        pause = Next(
-            RunStatus.PAUSED,
-            Phase.WAITING_TIMER,
-            resume_phase=Phase.WAITING_TOOL,
-            wake_after_seconds=decision.seconds,
-        )
+        pause = Next.waiting_for_timer(decision.seconds, Phase.WAITING_TOOL)
         return self._acting.stay(pause, "outcome_unknown", [unknown])
 
     def _ask(self, effect: Effect, ask: Ask, evidence: Details) -> Transition:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from celeriac import companions
 from celeriac.codec import JsonValue
 from celeriac.errors import InvalidArguments, ToolError
-from celeriac.states import EffectState, Phase, RunStatus
+from celeriac.states import EffectState, Phase
 from celeriac.testpoints import reach
 from celeriac.tools import Tool
 from celeriac_storage.claims import Claim
@@ -86,12 +86,7 @@ def unclear(
         seconds = retry.backoff.delay_seconds(checks)
         told["retry_in_seconds"] = round(seconds, 3)
         acting.note(Event("precondition.unclear", told))
-        pause = Next(
-            RunStatus.PAUSED,
-            Phase.WAITING_TIMER,
-            resume_phase=Phase.WAITING_TOOL,
-            wake_after_seconds=seconds,
-        )
+        pause = Next.waiting_for_timer(seconds, Phase.WAITING_TOOL)
         return acting.stay(pause, "precondition_unclear", [still])
     acting.note(Event("precondition.unclear", told))
     message = (

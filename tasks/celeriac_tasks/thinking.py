@@ -351,12 +351,7 @@ def _failed(
     if failure.is_transient and not backoff.is_exhausted(attempt):
         delay = backoff.delay_seconds(attempt, failure.retry_after_seconds)
         data["retry_in_seconds"] = round(delay, 3)
-        following = Next(
-            RunStatus.PAUSED,
-            Phase.WAITING_TIMER,
-            resume_phase=Phase.WAITING_MODEL,
-            wake_after_seconds=delay,
-        )
+        following = Next.waiting_for_timer(delay, Phase.WAITING_MODEL)
     else:
         following = Next.failed("model_failed", {**error, "attempts": attempt})
     return StepRecord(
