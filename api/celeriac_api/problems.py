@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 from celeriac import errors
 from celeriac.codec import JsonValue
 from celeriac.errors import CeleriacError, DatabaseUnavailable
+from celeriac.reasons import reason
 from celeriac_api import denials
 from celeriac_api.headers import SAFE_HEADERS
 from celeriac_storage.database import sqlstate
@@ -154,7 +155,7 @@ def _on_error(request: Request, error: Exception) -> JSONResponse:
 def _on_invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     found: list[JsonValue] = [
-        {"pointer": _pointer(each["loc"]), "detail": str(each["msg"])} for each in error.errors()
+        {"pointer": _pointer(each["loc"]), "detail": reason(each)} for each in error.errors()
     ]
     first = found[0] if found else {}
     assert isinstance(first, dict)

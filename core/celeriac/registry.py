@@ -25,11 +25,14 @@ def load_agents(modules: Sequence[str]) -> dict[str, Agent]:
     agents: dict[str, Agent] = {}
     origins: dict[str, str] = {}
     for name in modules:
-        found = [value for value in vars(_import(name)).values() if isinstance(value, Agent)]
+        module = _import(name)
+        found = [value for value in vars(module).values() if isinstance(value, Agent)]
         if not found:
             raise InvalidAgent(
-                f"module {name} has no Agent at its top level; assign one to a name there, or "
-                "leave the module out of --agents and CELERIAC_AGENTS"
+                f"module {name} ({getattr(module, '__file__', None) or 'built in'}) has no Agent "
+                "at its top level; assign one to a name there, or leave the module out of --agents "
+                "and CELERIAC_AGENTS. Is that file not yours? Then rename yours: another module "
+                "has its name"
             )
         for agent in found:
             # The same object twice is an agent that one module imports from another.
@@ -52,8 +55,9 @@ def _import(name: str) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
             raise InvalidAgent(
                 f"there is no module {name}: neither in {Path.cwd()} nor elsewhere on sys.path. "
-                "Start in the directory that holds it, add that to PYTHONPATH, or give the path of "
-                "a .py file"
+                "Give a module's dotted name without an object's (shop.agents, not "
+                "shop.agents:desk) or the path of a .py file; and start in the directory that "
+                "holds it, or add that to PYTHONPATH"
             ) from error
         raise InvalidAgent(
             f"module {name} failed while it was imported: {type(error).__name__}: {error}"

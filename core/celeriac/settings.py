@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from celeriac.errors import InvalidInput
+from celeriac.reasons import reason
 
 ASYMMETRIC_ALGORITHMS = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
@@ -260,7 +261,7 @@ def load_settings(**given: object) -> Settings:
         )
     except ValidationError as error:
         problems = "; ".join(
-            f"CELERIAC_{'_'.join(str(part) for part in problem['loc']).upper()}: {problem['msg']}"
+            f"CELERIAC_{'_'.join(str(part) for part in problem['loc']).upper()}: {reason(problem)}"
             for problem in error.errors(include_input=False, include_url=False)
         )
         raise InvalidInput(f"these settings cannot be used: {problems}") from None

@@ -12,6 +12,7 @@ from pydantic_core import PydanticSerializationError, core_schema
 
 from celeriac.codec import JsonValue
 from celeriac.errors import InvalidAgent, InvalidInput
+from celeriac.reasons import reason
 from celeriac.schemas import DECIMAL, listed, located, problems_by_schema, shown, strict_json
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -114,16 +115,16 @@ def _sentences(error: ValidationError, value: JsonValue) -> Iterator[str]:
     """What pydantic found where the schema found nothing."""
     for problem in error.errors(include_url=False):
         path = _path_in(value, problem["loc"])
-        reason = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        told = reason(problem)
         if problem["type"] == "json_invalid":  # the text was written here, so it can only be this
-            yield f"a string contains half a character, a lone surrogate: {reason}"
+            yield f"a string contains half a character, a lone surrogate: {told}"
         elif problem["type"] == "missing":
             yield located([*path, str(problem["loc"][-1])], "required, but missing")
         elif limit := _LIMITS.get(problem["type"]):
             key, words = limit
             yield located(path, f"{shown(problem['input'])} is {words} {problem['ctx'][key]}")
         else:
-            yield located(path, f"{shown(problem['input'])}: {reason[:1].lower()}{reason[1:]}")
+            yield located(path, f"{shown(problem['input'])}: {told[:1].lower()}{told[1:]}")
 
 
 # Worded as by the schema, which does not see the limits of a decimal that comes as a string.

@@ -15,7 +15,7 @@ from typing import Any
 from celery import Celery, signals
 
 from celeriac.agent import Agent
-from celeriac.errors import CeleriacError
+from celeriac.errors import CeleriacError, InvalidAgent
 from celeriac.settings import Settings
 from celeriac_tasks.step_task import StepTask
 from celeriac_tasks.watchdog import Watchdog
@@ -68,8 +68,11 @@ class DedicatedWorker:
         """Register, however long the database is away. Ends the process if it cannot work."""
         try:
             self._task.serve(WorkerProcess(self._settings, self._app, self._agents))
+        # Celery logs and forgets what a signal handler raises: the worker would look healthy.
+        except InvalidAgent as error:
+            logger.error("this worker cannot execute steps: %s", error)
+            raise SystemExit(1) from error
         except Exception as error:
-            # Celery logs and forgets what a signal handler raises: the worker would look healthy.
             logger.exception("this worker cannot execute steps")
             raise SystemExit(1) from error
 

@@ -81,7 +81,18 @@ def test_no_module_at_all_is_refused_with_advice() -> None:
 def test_a_module_without_an_agent_is_refused(place: Path) -> None:
     write(place / "empty_agents.py", text="from celeriac import Agent\n")
 
-    assert "module empty_agents has no Agent" in refusal_of("empty_agents")
+    told = refusal_of("empty_agents")
+
+    assert f"module empty_agents ({place / 'empty_agents.py'}) has no Agent" in told
+
+
+def test_a_module_with_the_name_of_one_of_python_s_is_told_from_that_one(place: Path) -> None:
+    write(place / "queue.py", "order-desk")
+
+    told = refusal_of("queue")
+
+    assert f"module queue ({sys.modules['queue'].__file__}) has no Agent" in told
+    assert "rename yours" in told
 
 
 @pytest.mark.parametrize("name", ["no_such_agents", "no_such_package.agents"])
@@ -92,6 +103,12 @@ def test_a_module_that_is_not_there_is_refused_with_the_place_that_was_searched(
 
     assert f"there is no module {name}: neither in {place} nor elsewhere on sys.path" in told
     assert "PYTHONPATH" in told
+
+
+def test_who_names_the_object_as_well_is_told_how_a_module_is_named(place: Path) -> None:
+    write(place / "shop_agents.py", "order-desk")
+
+    assert "without an object's" in refusal_of("shop_agents:agent")
 
 
 def test_a_file_that_is_not_there_is_refused(place: Path) -> None:

@@ -88,3 +88,10 @@ def test_a_broker_url_that_a_library_cannot_take_is_refused_without_a_piece_of_i
 )
 def test_a_broker_url_of_both_libraries_is_taken(url: str) -> None:
     check_broker_url(url)
+
+
+def test_a_setting_is_refused_in_words_for_people() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        load_settings(database_url="mysql://127.0.0.1/shop")
+
+    assert "CELERIAC_DATABASE_URL: must begin with postgresql://" in str(refused.value)
