@@ -65,7 +65,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     # As many at once as there are connections: more would hold a thread to wait for one.
     anyio.to_thread.current_default_thread_limiter().total_tokens = service.settings.connections
     broker_url = service.settings.broker_url
-    hub = Hub(service.database, broker_url.get_secret_value() if broker_url else None)
+    hub = Hub(service.tenants, broker_url.get_secret_value() if broker_url else None)
     async with hub.running():
         app.state.hub = hub
         yield

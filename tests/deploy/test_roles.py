@@ -12,12 +12,14 @@ from alembic.config import Config
 
 from celeriac.errors import SchemaMismatch
 from celeriac.ids import DEFAULT_TENANT
-from celeriac_storage import schema
+from celeriac_storage import schema, starting
 from celeriac_storage.database import Database
 from celeriac_storage.schema import check_schema, migrate
 from celeriac_storage.tenancy import TenantDatabase, may_restrict
+from tests.api.server import serving
 from tests.crash.servers import postgres_cluster
 from tests.deploy.compose import ROOT
+from tests.streaming.subscriber import Subscriber
 
 pytestmark = pytest.mark.processes
 
@@ -95,6 +97,27 @@ def test_the_login_of_the_api_sees_one_tenant_and_the_owner_may_not_be_it(
         assert len(connection.exec_driver_sql("SELECT * FROM celeriac.tenants").all()) == 1
     with owner.connect() as connection:
         assert not may_restrict(connection)
+    owner.close()
+    web.close()
+
+
+def test_a_run_is_started_and_followed_over_the_login_of_the_api(server_url: str) -> None:
+    assert run_script(server_url, APP_PASSWORD="x", API_PASSWORD="y") == 0
+    owner, web = login(server_url, "celeriac_owner"), login(server_url, "celeriac_web")
+    migrate(owner)
+    with owner.begin() as connection:
+        starting.register_agent(connection, "talker", "hash", {})
+
+    with serving(owner) as by_owner, serving(web) as api:
+        alice = api.holder_of(by_owner.token("alice"))
+        alice.post("/v1/runs", json={"agent": "talker", "input": "hello", "run_id": "r1"})
+        with Subscriber(api.url, by_owner.token("alice"), "r1") as subscriber:
+            subscriber.wait(lambda each: each.seqs == [1, 2])
+            alice.post("/v1/runs/r1/cancel")
+            assert subscriber.wait_for_end().seqs == [1, 2, 3]
+        stranger = by_owner.token("alice", tenant="rival")
+        with Subscriber(api.url, stranger, "r1") as subscriber:
+            assert subscriber.wait_for_end().status == 404
     owner.close()
     web.close()
 

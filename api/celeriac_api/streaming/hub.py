@@ -21,14 +21,14 @@ from redis.exceptions import RedisError
 from sqlalchemy import Connection
 
 from celeriac.errors import DatabaseUnavailable
-from celeriac.ids import RunId
+from celeriac.ids import RunId, TenantId
 from celeriac.reports import Event
 from celeriac_api.streaming.ear import PIECES_PER_READ, Ear
 from celeriac_api.streaming.text_in_progress import TextInProgress
 from celeriac_storage import following
-from celeriac_storage.database import Database
 from celeriac_storage.following import Page
 from celeriac_storage.reading import Position
+from celeriac_storage.tenancy import Transactions
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +47,11 @@ Answer = TypeVar("Answer")
 class Feed:
     """What one reader of a run is given."""
 
-    def __init__(self, hub: "Hub", run_id: RunId) -> None:
+    def __init__(self, hub: "Hub", tenant_id: TenantId, run_id: RunId) -> None:
         self.is_behind = True  # read pages until `join`
+        self.tenant_id = tenant_id
+        self.run_id = run_id
         self._hub = hub
-        self._run_id = run_id
         self._watch: _Watch | None = None
         self._queue: list[Event] = []
         self._is_news = asyncio.Event()
@@ -58,7 +59,7 @@ class Feed:
     def join(self, seq: int, position: Position) -> None:
         """Having read all up to `seq`, when the run stood at `position`, hear of the rest."""
         if self._watch is None:
-            self._watch = self._hub._join(self._run_id, self, seq, position)
+            self._watch = self._hub._join(self, seq, position)
         self._queue = [event for event in self._queue if event.seq > seq]
         first = self._queue[0].seq if self._queue else self._watch.head + 1
         self.is_behind = first > seq + 1
@@ -96,7 +97,8 @@ class Feed:
 class _Watch:
     """A run that somebody reads, as far as this process knows it."""
 
-    def __init__(self, head: int, position: Position) -> None:
+    def __init__(self, tenant_id: TenantId, head: int, position: Position) -> None:
+        self.tenant_id = tenant_id
         self.head = head  # the last event that its feeds were given
         self.feeds: set[Feed] = set()
         self.text = TextInProgress(position)
@@ -104,10 +106,15 @@ class _Watch:
 
 
 class Hub:
-    """Serves the readers of this process. Enter it on the event loop that they live on."""
+    """Serves the readers of this process. Enter it on the event loop that they live on.
 
-    def __init__(self, database: Database, broker_url: str | None) -> None:
-        self._database = database
+    It reads through `tenants`: the database as the tenants of the runs see it that somebody reads.
+    """
+
+    def __init__(
+        self, tenants: Callable[[Sequence[TenantId]], Transactions], broker_url: str | None
+    ) -> None:
+        self._tenants = tenants
         self._watches: dict[RunId, _Watch] = {}
         self._woken: set[RunId] = set()
         self._has_text: set[RunId] = set()
@@ -137,9 +144,9 @@ class Hub:
                 await self._ear.close()
 
     @contextmanager
-    def feed(self, run_id: RunId) -> Iterator[Feed]:
-        """A feed for one reader."""
-        feed = Feed(self, run_id)
+    def feed(self, tenant_id: TenantId, run_id: RunId) -> Iterator[Feed]:
+        """A feed for one reader of that tenant's run."""
+        feed = Feed(self, tenant_id, run_id)
         try:
             yield feed
         finally:
@@ -151,18 +158,20 @@ class Hub:
                     if self._ear is not None:
                         self._ear.forget(run_id)
 
-    async def read_page(self, run_id: RunId, after: int) -> Page:
-        """A page of the run's history. Raises `UnknownRun` or `DatabaseUnavailable`."""
+    async def read_page(self, tenant_id: TenantId, run_id: RunId, after: int) -> Page:
+        """A page of the history of that tenant's run. Raises `UnknownRun` or
+        `DatabaseUnavailable`."""
         return await self._look(
-            partial(following.read_page, run_id=run_id, after=after, limit=EVENTS_PER_READ)
+            [tenant_id],
+            partial(following.read_page, run_id=run_id, after=after, limit=EVENTS_PER_READ),
         )
 
-    def _join(self, run_id: RunId, feed: Feed, seq: int, position: Position) -> _Watch:
-        watch = self._watches.get(run_id)
+    def _join(self, feed: Feed, seq: int, position: Position) -> _Watch:
+        watch = self._watches.get(feed.run_id)
         if watch is None:
-            watch = self._watches[run_id] = _Watch(seq, position)
+            watch = self._watches[feed.run_id] = _Watch(feed.tenant_id, seq, position)
             if self._ear is not None:
-                self._ear.listen_for(run_id)  # and be called back as soon as that is so
+                self._ear.listen_for(feed.run_id)  # and be called back as soon as that is so
         watch.feeds.add(feed)
         return watch
 
@@ -190,8 +199,10 @@ class Hub:
         heads = {run_id: self._watches[run_id].head for run_id in woken & self._watches.keys()}
         if not heads:
             return
+        tenants = {self._watches[run_id].tenant_id for run_id in heads}
         read = partial(following.read_news, heads=heads, limit=EVENTS_PER_READ)
-        for run_id, news in groupby(await self._look(read), lambda event: event.run_id):
+        found = await self._look(sorted(tenants), read)
+        for run_id, news in groupby(found, lambda event: event.run_id):
             self._give(run_id, list(news))
 
     def _give(self, run_id: RunId, events: list[Event]) -> None:
@@ -228,9 +239,11 @@ class Hub:
             if len(pieces) == PIECES_PER_READ:
                 self._wake_for_text(run_id)
 
-    async def _look(self, read: Callable[[Connection], Answer]) -> Answer:
+    async def _look(
+        self, tenants: Sequence[TenantId], read: Callable[[Connection], Answer]
+    ) -> Answer:
         def look() -> Answer:
-            with self._database.connect() as connection:
+            with self._tenants(tenants).begin() as connection:
                 return read(connection)
 
         return await anyio.to_thread.run_sync(look, limiter=self._threads)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from celeriac.errors import DatabaseUnavailable, UnknownRun
-from celeriac.ids import RunId
+from celeriac.ids import RunId, TenantId
 from celeriac.reports import Event, to_json
 from celeriac.sse import Frame, encode, to_data
 from celeriac_api.streaming.hub import EVENTS_PER_READ, TROUBLE_SECONDS, Hub
@@ -13,7 +13,7 @@ from celeriac_storage.following import Page
 
 
 async def frames(
-    hub: Hub, run_id: RunId, after: int, first: Page, lasts_seconds: float
+    hub: Hub, tenant_id: TenantId, run_id: RunId, after: int, first: Page, lasts_seconds: float
 ) -> AsyncIterator[bytes]:
     """The events after `after`, each once and in order, of which `first` is the first page; between
     them the model's text while it is written. It ends after the run's last event, or when
@@ -23,7 +23,7 @@ async def frames(
     ends_at = clock.time() + lasts_seconds
     seq, shown = after, Shown()
     page: Page | None = first
-    with hub.feed(run_id) as feed:
+    with hub.feed(tenant_id, run_id) as feed:
         while clock.time() < ends_at:
             events = page.events if page else await feed.take(ends_at - clock.time())
             told: list[Frame] = []
@@ -41,7 +41,7 @@ async def frames(
             if is_over:
                 return
             try:
-                page = await _page(hub, run_id, seq) if feed.is_behind else None
+                page = await _page(hub, tenant_id, run_id, seq) if feed.is_behind else None
             except UnknownRun:
                 return  # somebody has deleted it
 
@@ -51,9 +51,9 @@ def event_frame(event: Event) -> Frame:
     return Frame(to_data(to_json(event)), event.type, str(event.seq))
 
 
-async def _page(hub: Hub, run_id: RunId, seq: int) -> Page:
+async def _page(hub: Hub, tenant_id: TenantId, run_id: RunId, seq: int) -> Page:
     while True:
         try:
-            return await hub.read_page(run_id, seq)
+            return await hub.read_page(tenant_id, run_id, seq)
         except DatabaseUnavailable:
             await asyncio.sleep(TROUBLE_SECONDS)

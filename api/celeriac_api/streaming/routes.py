@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from celeriac_api.authorization import visible_run
+from celeriac_api.caller import caller_of
 from celeriac_api.models import PROBLEMS
 from celeriac_api.streaming.hub import Hub
 from celeriac_api.streaming.reader import frames
@@ -59,8 +60,8 @@ async def follow_events(
     text of a model that is being written."""
     run = await anyio.to_thread.run_sync(visible_run, request, run_id)
     seq = after if not last_event_id else _position(last_event_id)
-    hub = hub_of(request)
-    page = await hub.read_page(run, seq)
+    hub, tenant_id = hub_of(request), caller_of(request).tenant_id
+    page = await hub.read_page(tenant_id, run, seq)
     if seq > page.position.last_event_seq:
         raise HTTPException(
             400,
@@ -70,7 +71,7 @@ async def follow_events(
     if page.is_last and not page.events:
         return Response(status_code=204)  # which tells a browser not to come back
     return _Stream(
-        frames(hub, run, seq, page, LASTS_SECONDS),
+        frames(hub, tenant_id, run, seq, page, LASTS_SECONDS),
         ping=HEARTBEAT_SECONDS,
         ping_message_factory=lambda: ServerSentEvent(comment="", sep="\n"),
         send_timeout=STUCK_SECONDS,
