@@ -23,6 +23,7 @@ from celeriac.settings import Settings
 from celeriac_scheduler.expiry import expire_proposals
 from celeriac_scheduler.failover import Failover
 from celeriac_scheduler.outlet import Outlet
+from celeriac_scheduler.pruning import PRUNE_SECONDS, prune_expired
 from celeriac_scheduler.redispatch import Redispatch
 from celeriac_storage import verdicts
 from celeriac_storage.database import TCP_OPTIONS, Database, libpq_url
@@ -106,6 +107,7 @@ class Scheduler:
             Duty(redispatch.mind_workers, MIND_SECONDS),
             Duty(redispatch.mind_threads, MIND_SECONDS),
             Duty(partial(expire_proposals, self._database), MIND_SECONDS),
+            Duty(partial(prune_expired, self._database), PRUNE_SECONDS),
         ]
         self._lead_until = 0.0
         self._ask_again_at = 0.0

@@ -144,6 +144,7 @@ runs = Table(
     Column("waited", Interval, nullable=False),
     Column("words_waiting", Integer, nullable=False),
     Column("last_said_at", _TIME),
+    Column("traceparent", Text),
 )
 
 checkpoints = Table(
@@ -397,4 +398,13 @@ idempotency_keys = Table(
     Column("body", Text),
     Column("created_at", _TIME, nullable=False),
     Column("pruned_at", _TIME),
+)
+
+strangers = Table(
+    "strangers",
+    metadata,
+    Column("address", Text, primary_key=True),
+    Column("attempts", BigInteger, nullable=False),
+    Column("first_at", _TIME, nullable=False),
+    Column("last_at", _TIME, nullable=False),
 )

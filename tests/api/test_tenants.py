@@ -16,7 +16,7 @@ from tests.review_desk import REFUND, Desk, Ledger, refund_tool
 
 OURS, RIVAL = TenantId("default"), TenantId("rival")
 ROW_SECURITY = "42501"
-SHARED = {"agents", "workers", "leaders"}  # what serves every tenant
+SHARED = {"agents", "workers", "leaders", "strangers"}  # what serves every tenant
 
 
 @pytest.fixture
@@ -118,6 +118,7 @@ def test_another_tenant_changes_no_row(database: Database, desk: Desk, write: st
         "INSERT INTO celeriac.threads VALUES ('default', 'chat', 'mallory')",
         "DELETE FROM celeriac.runs",
         "SELECT hash FROM celeriac.tokens",
+        "SELECT FROM celeriac.strangers",
         "INSERT INTO celeriac.principals (tenant_id, user_id) VALUES ('rival', 'mallory')",
         "UPDATE celeriac.events SET type = 'x'",
     ],
