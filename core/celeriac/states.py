@@ -188,7 +188,8 @@ EFFECT_TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
     ),
     EffectState.FAILED: frozenset(),
     EffectState.INVALID: frozenset(),
-    EffectState.PRECONDITION_FAILED: frozenset(),
+    # Its own worker, thought to be dead, says so after all, before the model was told otherwise.
+    EffectState.PRECONDITION_FAILED: frozenset({EffectState.COMMITTED}),
     EffectState.REJECTED: frozenset(),
     EffectState.EXPIRED: frozenset(),
     EffectState.ROLLED_BACK: frozenset(),

@@ -126,16 +126,21 @@ def begin_attempt(
     call_id: CallId,
     timeout_seconds: float | None,
     approval: tuple[ApprovalId, int] | None = None,
+    *,
+    is_by_hand: bool = False,
 ) -> Attempt:
     """Record that the call is about to be made; on which decision, by its id and version.
 
-    Without a timeout it is another process that makes it, whenever it likes: the event is then
-    `call.requested`. Raises `Fenced` or `RequestsChanged` if the claim is lost or somebody asked
-    for something.
+    Without a timeout it is another process that makes it, whenever it likes, and the event is
+    `call.requested`; or people do it by hand: `undo.requested`. Raises `Fenced` or
+    `RequestsChanged` if the claim is lost or somebody asked for something.
 
     One statement, committed before the call, so that whatever happens in between is found later as
     in flight. It does not advance the step.
     """
+    event = "effect.in_flight" if timeout_seconds is not None else "call.requested"
+    if is_by_hand:
+        event = "undo.requested"
     row = fetch_row(
         connection,
         """
@@ -154,7 +159,7 @@ def begin_attempt(
         ), event AS (
             INSERT INTO celeriac.events (run_id, seq, type, data)
             SELECT run_id, last_event_seq,
-                CASE WHEN %(is_elsewhere)s THEN 'call.requested' ELSE 'effect.in_flight' END,
+                %(event)s,
                 jsonb_build_object('call_id', call_id, 'tool', tool, 'attempt', attempt)
             FROM effect
         ), attempt AS (
@@ -176,7 +181,7 @@ def begin_attempt(
             **_claimed(claim, call_id),
             "request_version": claim.request_version,
             "timeout_seconds": timeout_seconds,
-            "is_elsewhere": timeout_seconds is None,
+            "event": event,
             "approval_id": None if approval is None else approval[0],
             "approval_version": None if approval is None else approval[1],
         },

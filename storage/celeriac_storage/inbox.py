@@ -97,6 +97,14 @@ def said_under(connection: Connection, key: str, message: dict[str, JsonValue]) 
     return RunId(row[0])
 
 
+def listener_under(connection: Connection, run_id: RunId) -> RunId | None:
+    """The run that was told what the run of this id was to start from; None if none was."""
+    row = connection.exec_driver_sql(
+        "SELECT run_id FROM celeriac.inbox WHERE key = %s", (key_of_start(run_id),)
+    ).fetchone()
+    return None if row is None else RunId(row[0])
+
+
 def key_of_word(run_id: RunId, key: str) -> str:
     """The key of something that is said to this run."""
     return f"{run_id}:{key}"  # no id contains a colon

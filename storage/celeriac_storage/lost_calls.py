@@ -26,6 +26,7 @@ class LostCall:
     has_returned: bool
     reported: EffectState | None  # what its own worker said, after it had lost its claim
     report: JsonValue  # with `reported`: the result, or the error
+    is_retried: bool = False  # with a reported failure: by the tool's policy it is tried again
 
 
 _FIND = """
@@ -79,12 +80,12 @@ def find(
     ).one()
     looks, seconds, returned, has_returned, reported, evidence = row
     state = None if reported is None else EffectState(reported)
-    report = None
+    report, is_retried = None, False
     if state is EffectState.COMMITTED:
         report = evidence["result"]
     elif state is EffectState.FAILED:
-        report = evidence["error"]
-    return LostCall(looks, seconds, returned, has_returned, state, report)
+        report, is_retried = evidence["error"], "is_retried" in evidence
+    return LostCall(looks, seconds, returned, has_returned, state, report, is_retried)
 
 
 def report(

@@ -48,6 +48,9 @@ def resolve(
     declared not done, once it is certain that it never will be: the model is told. Only an undo
     that is known_bad can be declared done as well, by hand.
 
+    Of a run that has ended, a call that was found to be not done can be declared done: its own
+    worker may have told so since, and no step comes that would find that.
+
     A run in `needs_attention` is queued again, with its strikes forgiven, unless another of its
     calls is still unknown; if another run of its thread is active, it is `paused` until that has
     ended. A run that has ended meanwhile, as by a cancel, stays what it is: only the effect is
@@ -71,10 +74,17 @@ def resolve(
     is_done = isinstance(resolution, TookEffect)
     is_stuck_undo = call.is_stuck_undo and status is RunStatus.NEEDS_ATTENTION
     is_bad_for_good = state is EffectState.KNOWN_BAD and call.undo is None
-    if not (state in _UNSETTLED or is_stuck_undo) or (is_done and is_bad_for_good):
+    # No step comes any more that would find what the call's own worker may have told since.
+    is_mistaken = is_done and state is EffectState.NOT_DONE and status.is_terminal
+    if not (state in _UNSETTLED or is_stuck_undo or is_mistaken) or (is_done and is_bad_for_good):
         raise Conflict(_not_unknown(run_id, call_id, call, status))
     if not is_done and state in (EffectState.UNKNOWN, EffectState.NOT_DONE):
         _refuse_over_report(connection, run_id, call_id, call)
+    if is_mistaken and call.undone and (undo := _undo(connection, *call.undone)):
+        raise Conflict(
+            f"call {call_id} ({tool}) of run {run_id} cannot be declared done: what it was to take "
+            f"back is being taken back, or is already, by call {undo[1]} of run {undo[0]}"
+        )
     if state is EffectState.KNOWN_BAD and (undo := _undo(connection, run_id, call_id)):
         raise Conflict(
             f"call {call_id} ({tool}) of run {run_id} is being undone, or is undone already, by "
@@ -127,16 +137,47 @@ def retry(connection: Connection, run_id: RunId, by: UserId) -> RunStatus:
 
 
 def go_on_with_report(connection: Connection, run_id: RunId, call_id: CallId, by: WorkerId) -> None:
-    """Queue a run that waits for a person to say what came of this call, because the worker that
-    made it has told after all (`lost_calls.report`). Needs a transaction. The step that follows
-    finds the report and settles the call.
+    """Queue a run that waits for a person to say what came of this call, or what to do now that it
+    is not to be made again, because the worker that made it has told after all
+    (`lost_calls.report`). Needs a transaction. The step that follows finds the report and settles
+    the call.
     """
     if _lock(connection, run_id) is not RunStatus.NEEDS_ATTENTION:
         return
     call = _lock_effect(connection, run_id, call_id)
-    if call.state is EffectState.UNKNOWN and _unknown_calls(connection, run_id) == [call_id]:
+    is_awaited = call.state is EffectState.UNKNOWN and _unknown_calls(connection, run_id) == [
+        call_id
+    ]
+    if is_awaited or (
+        call.state is EffectState.PRECONDITION_FAILED and _stands_at(connection, run_id, call_id)
+    ):
         reported: dict[str, JsonValue] = {"call_id": call_id, "tool": call.tool, "by": by}
         _note(connection, run_id, "effect.reported", reported, goes_on=True)
+
+
+def _stands_at(connection: Connection, run_id: RunId, call_id: CallId) -> bool:
+    """Whether the run needs attention because of what must hold before this call, of which its
+    model has not been told yet, and the worker of its latest attempt has told that it took effect.
+    """
+    row = connection.exec_driver_sql(
+        """
+        SELECT FROM celeriac.runs AS run
+        JOIN celeriac.checkpoints AS latest
+            ON latest.run_id = run.run_id AND latest.step = run.step - 1
+        JOIN celeriac.effects AS effect
+            ON effect.run_id = run.run_id AND effect.call_id = %(call_id)s
+        WHERE run.run_id = %(run_id)s AND run.error ->> 'kind' = 'precondition_failed'
+            AND latest.state -> 'pending' ? %(call_id)s
+            AND EXISTS (
+                SELECT FROM celeriac.effect_attempts AS entry
+                WHERE (entry.run_id, entry.call_id, entry.attempt)
+                    = (effect.run_id, effect.call_id, effect.attempt)
+                    AND entry.outcome = 'committed'
+            )
+        """,
+        {"run_id": run_id, "call_id": call_id},
+    ).fetchone()
+    return row is not None
 
 
 def _lock(connection: Connection, run_id: RunId) -> RunStatus:
@@ -155,6 +196,7 @@ class _Call:
     attempt: int
     error: dict[str, JsonValue] | None
     undo: Rollback | None  # how it takes another call back, if it does
+    undone: tuple[RunId, CallId] | None  # which
     is_elsewhere: bool  # another process executes it
     is_first: bool  # of the calls of its step that are still to be made
 
@@ -183,7 +225,8 @@ def _not_done(call: _Call, by: UserId) -> tuple[EffectState, dict[str, JsonValue
 def _lock_effect(connection: Connection, run_id: RunId, call_id: CallId) -> _Call:
     row = connection.exec_driver_sql(
         """
-        SELECT tool, state, attempt, error, rolls_back_kind, coalesce(flags ? 'elsewhere', false),
+        SELECT tool, state, attempt, error, rolls_back_kind, rolls_back_run, rolls_back,
+            coalesce(flags ? 'elsewhere', false),
             NOT EXISTS (
                 SELECT FROM celeriac.effects AS earlier
                 WHERE earlier.run_id = effect.run_id AND earlier.step = effect.step
@@ -201,9 +244,10 @@ def _lock_effect(connection: Connection, run_id: RunId, call_id: CallId) -> _Cal
             f"outcome unknown: {', '.join(unknown)}" if unknown else "no outcome is unknown there"
         )
         raise UnknownCall(f"run {run_id} has no call {call_id} ({hint})")
-    tool, state, attempt, error, kind, is_elsewhere, is_first = row
+    tool, state, attempt, error, kind, of_run, of_call, is_elsewhere, is_first = row
     undo = None if kind is None else Rollback(kind)
-    return _Call(tool, EffectState(state), attempt, error, undo, is_elsewhere, is_first)
+    undone = None if kind is None else (of_run, of_call)
+    return _Call(tool, EffectState(state), attempt, error, undo, undone, is_elsewhere, is_first)
 
 
 def _refuse_over_report(

@@ -99,10 +99,17 @@ def request(connection: Connection, wish: Wish) -> tuple[Started, str]:
     run = _lock(connection, wish)
     calls = happened(connection, wish.run_id, wish.from_step)
     _check_settled(connection, wish, calls)
-    if all(call.is_given_up for call in calls):
+    irreversible = _irreversible_tools(connection, run.agent)
+    kept = [call for call in calls if irreversible.get(call.tool, call.is_given_up)]
+    if len(kept) == len(calls):
+        named = ", ".join(f"{call.call_id} ({call.tool})" for call in kept)
+        why = (
+            f"what did take effect cannot be taken back: {named}"
+            if kept
+            else "no call there has taken effect, or what has is undone"
+        )
         raise Conflict(
-            f"nothing is left to undo in run {wish.run_id} from step {wish.from_step} on: no call "
-            "there has taken effect, or what has is undone or cannot be taken back"
+            f"nothing is left to undo in run {wish.run_id} from step {wish.from_step} on: {why}"
         )
     _check_allowed(connection, run.tenant_id, wish, calls)
     asked: dict[str, JsonValue] = {
@@ -197,21 +204,40 @@ class Outcome:
     kind: Rollback
     state: EffectState  # of the undo
     error: dict[str, JsonValue] | None
+    result: JsonValue  # what the undo returned
 
 
 def outcomes(connection: Connection, run_id: RunId) -> list[Outcome]:
     """What came of the rollback's undos, in the order in which they were made."""
     rows = connection.exec_driver_sql(
         """
-        SELECT original.call_id, original.tool, undo.rolls_back_kind, undo.state, undo.error
+        SELECT original.call_id, original.tool, undo.rolls_back_kind, undo.state, undo.error,
+            coalesce(convert_from(content, 'UTF8')::jsonb, undo.result)
         FROM celeriac.effects AS undo
         JOIN celeriac.effects AS original
             ON (original.run_id, original.call_id) = (undo.rolls_back_run, undo.rolls_back)
+        LEFT JOIN celeriac.artifacts ON hash = undo.result_artifact
         WHERE undo.run_id = %s ORDER BY undo.call_index
         """,
         (run_id,),
     )
-    return [Outcome(row[0], row[1], Rollback(row[2]), EffectState(row[3]), row[4]) for row in rows]
+    return [
+        Outcome(row[0], row[1], Rollback(row[2]), EffectState(row[3]), row[4], row[5])
+        for row in rows
+    ]
+
+
+def _irreversible_tools(connection: Connection, agent: str) -> dict[str, bool]:
+    """Of each tool of the agent, as a worker last registered it, whether what it does can never be
+    taken back. The rollback's own worker decides by its own code; this spares people a run that
+    could do nothing."""
+    definition = starting.latest_definition(connection, agent) or {}
+    tools = definition.get("tools")
+    return {
+        str(tool["name"]): tool.get("rollback") == Rollback.NONE.value
+        for tool in (tools if isinstance(tools, list) else [])
+        if isinstance(tool, dict)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,9 +301,23 @@ def _check_settled(connection: Connection, wish: Wish, calls: Sequence[Happened]
             ON (original.run_id, original.call_id) = (undo.rolls_back_run, undo.rolls_back)
         WHERE original.run_id = %s AND original.step >= %s AND undo.rolls_back_stands
             AND undo.state <> 'committed'
-        ORDER BY undo.call_index
+        UNION ALL
+        -- Found to be not done, while their own workers have told since that they are.
+        SELECT told.run_id, told.call_id, told.tool
+        FROM celeriac.effects AS told
+        WHERE (told.run_id = %s AND told.step >= %s OR EXISTS (
+                SELECT FROM celeriac.effects AS original
+                WHERE (original.run_id, original.call_id) = (told.rolls_back_run, told.rolls_back)
+                    AND original.run_id = %s AND original.step >= %s
+                    AND original.state IN ('committed', 'known_bad')
+            )) AND told.state = 'not_done' AND EXISTS (
+                SELECT FROM celeriac.effect_attempts AS entry
+                WHERE (entry.run_id, entry.call_id, entry.attempt)
+                    = (told.run_id, told.call_id, told.attempt) AND entry.outcome = 'committed'
+            )
+        ORDER BY 1, 2
         """,
-        (wish.run_id, wish.from_step),
+        (wish.run_id, wish.from_step) * 3,
     )
     unsettled += [(row[0], row[1], row[2]) for row in rows]
     if unsettled:

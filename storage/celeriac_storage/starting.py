@@ -60,7 +60,8 @@ def start(connection: Connection, new: NewRun) -> Started:
     With `on_busy="say"` the input goes to the thread's active run, or to one that waits for its
     user, if there is one, and no run is created; then the status and phase are that run's. Starting
     that again under the same run id says nothing more.
-    Raises `RunExists` (the run there is left as it is), `WrongOwner` or `ThreadBusy`; the
+    Raises `RunExists` (the run there is left as it is; or what it was to start from was said to
+    another before), `WrongOwner` or `ThreadBusy`; the
     transaction must then be rolled back. A queued run is published by the caller, right after the
     commit, if `new` promises so; else a scheduler does, and `pg_notify` tells it at that moment.
     """
@@ -74,13 +75,15 @@ def start(connection: Connection, new: NewRun) -> Started:
             INSERT INTO celeriac.runs (run_id, tenant_id, user_id, thread_id, thread_position,
                 root_run_id, parent_run_id, kind, agent, status, phase, resume_phase, queue, limits,
                 input, published_at, publish_count, message_count, last_event_seq)
-            VALUES (%(run_id)s, %(tenant_id)s, %(user_id)s, %(thread_id)s, %(position)s,
+            SELECT %(run_id)s, %(tenant_id)s, %(user_id)s, %(thread_id)s, %(position)s,
                 %(run_id)s, %(rolls_back)s::text,
                 CASE WHEN %(rolls_back)s::text IS NULL THEN 'agent' ELSE 'rollback' END,
                 %(agent)s, %(status)s, %(phase)s, %(resume_phase)s, %(queue)s,
                 %(limits)s::jsonb, %(input)s::jsonb,
                 CASE WHEN %(is_published)s THEN clock_timestamp() END, %(is_published)s::int, 1,
-                %(events)s)
+                %(events)s
+            -- Its input may have been said to another run instead, before an answer that got lost.
+            WHERE NOT EXISTS (SELECT FROM celeriac.inbox WHERE key = %(key)s)
             ON CONFLICT (run_id) DO NOTHING
             RETURNING run_id
         ), message AS (
@@ -113,13 +116,14 @@ def start(connection: Connection, new: NewRun) -> Started:
             "input": dumps(new.input),
             "is_published": new.is_published and paused_for is None,
             "events": 1 if paused_for is None else 2,
+            "key": inbox.key_of_start(new.run_id),
             "message": dumps(new.user_message),
             "created": dumps({"agent": new.agent, "thread_id": new.thread_id}),
             "paused": dumps({"phase": paused_for}),
         },
     ).fetchone()
     if created is None:
-        raise _run_exists(new.run_id)
+        raise _run_exists(new.run_id, inbox.listener_under(connection, new.run_id))
     if paused_for is None:
         return Started(RunStatus.QUEUED, Phase.WAITING_MODEL)
     return Started(RunStatus.PAUSED, paused_for)
@@ -229,7 +233,12 @@ def _told(connection: Connection, new: NewRun, run_id: RunId) -> Started:
     return Started(RunStatus(status), None if phase is None else Phase(phase), run_id)
 
 
-def _run_exists(run_id: RunId) -> RunExists:
+def _run_exists(run_id: RunId, listener: RunId | None = None) -> RunExists:
+    if listener is not None:
+        return RunExists(
+            f"what run {run_id} was to start from was told to run {listener} instead, and nothing "
+            f"was written now: look at that with `celeriac show {listener}`, or choose another id"
+        )
     return RunExists(
         f"run {run_id} exists already and was left as it is; choose another id, or look at "
         f"it with `celeriac show {run_id}`"

@@ -130,8 +130,9 @@ class Acting:
                 return self.attention(other)
         return None
 
-    def read(self) -> Transition:
-        """Run the read-only calls side by side; those settled before are only told to the model."""
+    def read(self, known: Sequence[SettledEffect] = ()) -> Transition:
+        """Run the read-only calls side by side; those settled before are only told to the model, as
+        `known` if it has become known since what came of them."""
         todo = [effect for effect in self._batch.effects if not effect.state.is_settled]
         for effect in todo:
             if effect.requirement is not None:
@@ -143,7 +144,7 @@ class Acting:
         else:
             with ThreadPoolExecutor(len(todo)) as threads:
                 outcomes = list(threads.map(self._call, todo))
-        settled: list[SettledEffect] = []
+        settled = [*known]
         waits: list[float] = []
         for effect, outcome in zip(todo, outcomes, strict=True):
             wait = self._wait_before_retry(effect, outcome)
@@ -205,7 +206,7 @@ class Acting:
         if wait is None:
             return None
         tried = _still_planned(effect)
-        if effect.state is EffectState.IN_FLIGHT:
+        if effect.state in _BEGUN:
             tried = SettledEffect(
                 effect.call_id,
                 effect.state,
@@ -272,11 +273,12 @@ class Acting:
                 effect.state,
                 EffectState.COMMITTED,
                 outcome.result,
-                self._artifact(outcome.result, connection),
+                self.artifact(outcome.result, connection),
             )
         return SettledEffect(effect.call_id, effect.state, EffectState.FAILED, error=outcome.error)
 
-    def _artifact(self, result: JsonValue, connection: Connection | None) -> bytes | None:
+    def artifact(self, result: JsonValue, connection: Connection | None = None) -> bytes | None:
+        """The hash of the artifact that a large result is stored as; None of any other."""
         text = dumps(result)
         if not artifacts.is_large(text):
             return None
@@ -363,9 +365,9 @@ class Acting:
         if not isinstance(outcome, Raised) or not outcome.is_retried:
             return None
         retry = self._loaded.tools[effect.tool].recovery.retry
-        assert retry is not None, "it said so"
-        is_begun = effect.state is EffectState.IN_FLIGHT
-        attempt = effect.attempt if is_begun else effect.attempt + 1
+        if retry is None:  # the worker that said so had other code
+            return None
+        attempt = effect.attempt if effect.state in _BEGUN else effect.attempt + 1
         if retry.backoff.is_exhausted(attempt):
             return None
         seconds = retry.backoff.delay_seconds(attempt)

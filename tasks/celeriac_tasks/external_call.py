@@ -25,6 +25,7 @@ from celeriac_storage.step_record import Next, SettledEffect
 from celeriac_tasks.acting import Acting
 from celeriac_tasks.approving import authorized, look
 from celeriac_tasks.calling import Outcome, Raised, Returned, call_in_time, in_time
+from celeriac_tasks.late_reports import committed_after_all
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.preconditions import obstacle
 from celeriac_tasks.recovering import Ask, LookLater, SendAgain, Settle, decide
@@ -64,8 +65,8 @@ class ExternalCall:
         Raises `Fenced`, `RequestsChanged` or `ApprovalLost` before the call is made.
         """
         step = self._claim.step
-        if (committed := self._committed_after_all()) is not None:
-            return committed
+        if told := committed_after_all(self._database, self._claim, self._acting, [self._effect]):
+            return self._acting.done(told)
         if self._tool.precondition is not None:
             # First, or people who have taken back their word would hear of a condition instead.
             look(self._database, self._claim, self._tool, self._effect)
@@ -125,23 +126,6 @@ class ExternalCall:
             why = effect.error
         return self._decided(effect, why)
 
-    def _committed_after_all(self) -> Transition | None:
-        """What to do instead of a new attempt if the worker of the latest one, which was found to
-        be not done, has told since that it did take effect. One that tells later than this look
-        changes the request version, and `begin_attempt` refuses."""
-        if self._effect.state is not EffectState.NOT_DONE:
-            return None
-        lost = self._find(self._effect)
-        if lost.reported is not EffectState.COMMITTED:
-            return None
-        message = f"the worker of attempt {self._effect.attempt} has told that it took effect"
-        settled = replace(
-            self._acting.settled(self._effect, Returned(lost.report)),
-            is_attempt=True,
-            evidence={"recovered": {"kind": "reported", "message": message}},
-        )
-        return self._acting.done([settled])
-
     def _verified(self, begun: Effect, outcome: Returned) -> Transition:
         """The tool says that it worked. If it can be checked, what the target shows counts."""
         settled = replace(self._acting.settled(begun, outcome), is_attempt=True)
@@ -180,8 +164,12 @@ class ExternalCall:
         decision = decide(self._recovery, effect.attempt, lost, self._look, str(why["message"]))
         reach("act.after_recovery", self._claim.step)
         match decision:
-            case Settle(state, result, error):
-                outcome = Returned(result) if error is None else Raised(error, is_definite=True)
+            case Settle(state, result, error, is_retried):
+                outcome: Outcome = Returned(result)
+                if error is not None:
+                    outcome = Raised(error, is_definite=True, is_retried=is_retried)
+                    if (again := self._acting.again(effect, outcome)) is not None:
+                        return again
                 settled = replace(
                     self._acting.settled(effect, outcome),
                     state=state,

@@ -31,6 +31,7 @@ class Settle:
     state: EffectState
     result: JsonValue = None
     error: Details | None = None
+    is_retried: bool = False  # of a failure: by its tool's policy it is worth another attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def decide(
         return Settle(EffectState.COMMITTED, lost.report)
     if lost.reported is EffectState.FAILED:
         assert isinstance(lost.report, dict)
-        return Settle(EffectState.FAILED, error=lost.report)
+        return Settle(EffectState.FAILED, error=lost.report, is_retried=lost.is_retried)
     if recovery.is_for_people:
         return Ask(EffectState.UNKNOWN, why)
     if lost.seconds_until_visible > 0:

@@ -34,6 +34,7 @@ from celeriac_tasks.approving import WAIT_FOR_PEOPLE
 from celeriac_tasks.conversation import Conversation, pending_calls
 from celeriac_tasks.external_call import ExternalCall
 from celeriac_tasks.heeding import heeding
+from celeriac_tasks.late_reports import committed_after_all
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.requesting import WAIT_FOR_RESULTS
 from celeriac_tasks.thinking import think
@@ -265,7 +266,11 @@ class _Step:
         """Tell the model that its calls are not made, and what the user said instead."""
         ended = self._ended_before_it_begins()
         acting = Acting(self._worker.database, self._loaded, self._claim, Batch(pending, ()))
-        left = acting.done(withdrawn(pending)) if ended is None else Transition(ended)
+        if ended is None:
+            known = committed_after_all(self._worker.database, self._claim, acting, pending)
+            left = acting.done(withdrawn(pending, known))
+        else:
+            left = Transition(ended)
         # A decision about one of the calls may be what was asked for meanwhile.
         return self._commit(left, begins_again=True)
 
@@ -298,7 +303,11 @@ class _Step:
             return self._request(batch)
         match batch.kind:
             case EffectKind.NONE:
-                return self._commit(acting.read())
+                calls = batch.effects
+                known = committed_after_all(self._worker.database, self._claim, acting, calls)
+                # If nothing is read, it costs nothing to look again for what is told meanwhile.
+                only_tells = all(effect.state.is_settled for effect in calls)
+                return self._commit(acting.read(known), begins_again=only_tells)
             case EffectKind.TRANSACTIONAL:
                 tool = self._loaded.tools[batch.effects[0].tool]
                 deed, committed = commit_with_tool(
@@ -311,11 +320,15 @@ class _Step:
                 if is_lost:
                     # Its own worker may have told meanwhile what came of the call.
                     return self._commit(call.recover(), begins_again=True)
-                return self._commit_call(call.make())
+                return self._commit_call(call.make(), batch.effects[0])
 
-    def _commit_call(self, left: Transition) -> tuple[Committed, Transition]:
+    def _commit_call(self, left: Transition, effect: Effect) -> tuple[Committed, Transition]:
+        # Taken for not done, and not made now: its own worker may tell otherwise meanwhile.
+        is_doubtful = effect.state is EffectState.NOT_DONE and not any(
+            settled.is_attempt for settled in left.record.settled
+        )
         try:
-            return self._commit(left)
+            return self._commit(left, begins_again=is_doubtful)
         except Fenced:
             # Thought to be dead while it was calling. What it knows of its own call is a fact.
             self._worker.report_outcomes(self._claim, left.record.settled)

@@ -105,17 +105,22 @@ def _report(database: Database, claim: Claim) -> Transition:
     with database.connect() as connection:
         outcomes = rollbacks.outcomes(connection, claim.run_id)
     undone: list[JsonValue] = []
+    partly_undone: list[JsonValue] = []
     compensated: list[JsonValue] = []
     not_undone: list[JsonValue] = []
     for outcome in outcomes:
         call: Details = {"call_id": outcome.call_id, "tool": outcome.tool}
         if outcome.state is not EffectState.COMMITTED:
             not_undone.append({**call, "why": _why(outcome)})
+        elif isinstance(outcome.result, dict) and outcome.result.get("is_partial") is True:
+            partly_undone.append({**call, "report": outcome.result})
         elif outcome.kind is Rollback.COMPENSATE:
             compensated.append(call)
         else:
             undone.append(call)
     report: Details = {"undone": undone, "compensated": compensated, "not_undone": not_undone}
+    if partly_undone:
+        report["partly_undone"] = partly_undone
     completed = Next(RunStatus.COMPLETED, outcome="completed", result=report)
     return Transition(StepRecord(completed, StepKind.THINK, "rollback_reported"))
 
@@ -206,7 +211,7 @@ def asked(
         settled=[settled],
     )
     with database.begin() as connection:
-        effects.begin_attempt(connection, claim, effect.call_id, timeout_seconds=None)
+        effects.begin_attempt(connection, claim, effect.call_id, None, is_by_hand=True)
         yield connection, record
 
 

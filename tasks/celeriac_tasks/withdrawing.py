@@ -22,10 +22,16 @@ _GIVEN_UP: dict[str, JsonValue] = {
 }
 
 
-def withdrawn(pending: Sequence[Effect]) -> list[SettledEffect]:
-    """What becomes of those of the calls that are not settled; none of them is in flight."""
-    settled: list[SettledEffect] = []
+def withdrawn(
+    pending: Sequence[Effect], known: Sequence[SettledEffect] = ()
+) -> list[SettledEffect]:
+    """What becomes of those of the calls that are not settled, beside `known`, of which that is
+    known already; none of them is in flight."""
+    settled = [*known]
+    names = {each.call_id for each in known}
     for effect in pending:
+        if effect.call_id in names:
+            continue
         if effect.state is EffectState.NOT_DONE:
             settled.append(
                 SettledEffect(

@@ -248,8 +248,9 @@ class WorkerProcess:
             elif effect.state is EffectState.FAILED:
                 evidence = {"error": effect.error}
             elif effect.state is EffectState.NOT_DONE and effect.was is EffectState.IN_FLIGHT:
-                # It certainly failed, and whoever has the step now decides whether it is repeated.
-                evidence = {"error": effect.evidence}
+                # It certainly failed, and its tool says that it is worth another attempt: whoever
+                # has the step now sees to that.
+                evidence = {"error": effect.evidence, "is_retried": True}
                 effect = replace(effect, state=EffectState.FAILED)  # noqa: PLW2901
             else:
                 continue

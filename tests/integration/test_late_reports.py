@@ -1,7 +1,9 @@
 """A worker lost its claim during a call, and tells what came of it after others have judged."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from threading import Event
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from celeriac import InBand, ToolContext, ToolError, tool
 from celeriac.client import NotDone, TookEffect
 from celeriac.errors import Conflict
 from celeriac.ids import CallId, RunId
+from celeriac.recovery import Retry
 from celeriac.scripted import call
 from celeriac.states import RunStatus
 from celeriac.tools import Tool
@@ -26,17 +29,27 @@ class Letters(Tools):
     """A tool and an undo of it, neither of which can be looked at; `during` happens in the next
     call of either, before it ends."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, retry: Retry | None = None) -> None:
+        super().__init__(retry=retry)
         self.sent: list[str] = []  # the key of each call
         self.during: list[Callable[[], object]] = []
         self.refusals: list[ToolError] = []
+        self.conditions: list[Callable[[], object]] = []  # of the next calls, if any
 
     def all(self) -> list[Tool[..., Any]]:
         def take_back(ctx: ToolContext) -> str:
             return self.call(ctx, "TAKEN BACK")
 
-        @tool(effect="external", rollback=InBand(take_back))
+        def can_send(ctx: ToolContext) -> None:  # noqa: ARG001 - what a precondition takes
+            if self.conditions:
+                self.conditions.pop()()
+
+        @tool(
+            effect="external",
+            rollback=InBand(take_back),
+            retry=self.retry,
+            precondition=can_send,
+        )
         def send(ctx: ToolContext) -> str:
             """Send a letter."""
             return self.call(ctx, "SENT")
@@ -55,8 +68,8 @@ class Letters(Tools):
 class LateShop(Shop):
     """Its first worker calls; `other` takes the step over meanwhile."""
 
-    def __init__(self, database: Database, broker_url: str) -> None:
-        self.letters = Letters()
+    def __init__(self, database: Database, broker_url: str, retry: Retry | None = None) -> None:
+        self.letters = Letters(retry)
         super().__init__(database, broker_url, self.letters, [call("send")])
         self.late = self.worker
         self.other = self.new_worker(self.agent.tools)
@@ -204,4 +217,185 @@ def test_an_undo_that_certainly_failed_is_told_by_the_worker_that_made_it(shop: 
     assert (row.status, row.error["kind"]) == ("needs_attention", "undo_failed")
     assert "it was opened already" in row.error["message"]
     assert (shop.effect(run_id).state, len(shop.letters.sent)) == ("not_done", 2)
+    assert shop.violations() == []
+
+
+@pytest.fixture
+def patient_shop(database: Database, broker_url: str) -> Iterator[LateShop]:
+    """Its tool is tried again after a definite failure."""
+    with ExitStack() as stack:
+        made = LateShop(database, broker_url, Retry(attempts=2, first_seconds=0.01))
+        stack.callback(made.close)
+        yield made
+
+
+def test_a_definite_failure_that_is_told_late_is_tried_again_as_the_tool_says(
+    patient_shop: LateShop,
+) -> None:
+    shop = patient_shop
+    run_id = shop.start()
+    shop.letters.refusals.append(ToolError("the mailbox is full"))
+    shop.call_late(run_id, meanwhile=lambda: None)
+    assert shop.entries(run_id)[-1] == (1, "failed")
+
+    row = shop.go_on(run_id)
+    assert (row.status, row.phase) == ("paused", "waiting_timer")
+    assert shop.effect(run_id).state == "not_done"
+    assert shop.violations() == []
+    shop.wake()
+
+    assert shop.go_on(run_id).status == "completed"
+    assert (shop.effect(run_id).state, len(shop.letters.sent)) == ("committed", 2)
+    assert len(set(shop.letters.sent)) == 1
+    assert shop.violations() == []
+
+
+def test_the_last_attempt_that_is_told_late_is_the_last(patient_shop: LateShop) -> None:
+    shop = patient_shop
+    run_id = shop.start()
+    shop.letters.refusals.append(ToolError("the mailbox is full"))
+    shop.late.step(run_id)
+    shop.wake()
+    shop.letters.refusals.append(ToolError("the mailbox is full"))
+    shop.call_late(run_id, meanwhile=lambda: None)
+
+    assert shop.go_on(run_id).status == "completed"
+
+    assert (shop.effect(run_id).state, len(shop.letters.sent)) == ("failed", 2)
+    assert shop.violations() == []
+
+
+# Calls that are not made any more -----------------------------------------------------------------
+
+
+def test_a_call_that_its_user_withdraws_is_committed_if_its_own_worker_has_told_so(
+    shop: LateShop,
+) -> None:
+    run_id = shop.start()
+
+    def withdraw() -> None:
+        shop.not_done(run_id)
+        shop.client.interrupt(run_id, by="bob")
+        shop.client.say(run_id, "leave it", by="bob")
+
+    shop.call_late(run_id, meanwhile=withdraw)
+
+    assert shop.go_on(run_id).status == "completed"
+
+    effect = shop.effect(run_id)
+    assert (effect.state, effect.result, len(shop.letters.sent)) == ("committed", "SENT", 1)
+    assert shop.violations() == []
+
+
+def refuse() -> None:
+    raise ToolError("the post office is closed")
+
+
+def test_a_call_whose_condition_failed_is_committed_if_its_own_worker_tells_so_later(
+    shop: LateShop,
+) -> None:
+    run_id = shop.start()
+
+    def stop() -> None:
+        shop.not_done(run_id)
+        shop.letters.conditions.append(refuse)
+        shop.other.step(run_id)
+        assert shop.effect(run_id).state == "precondition_failed"
+        assert shop.other.row(run_id).status == "needs_attention"
+
+    shop.call_late(run_id, meanwhile=stop)
+
+    row = shop.go_on(run_id)  # nobody had to say anything
+
+    assert row.status == "completed"
+    effect = shop.effect(run_id)
+    assert (effect.state, effect.error, effect.result) == ("committed", None, "SENT")
+    assert len(shop.letters.sent) == 1
+    assert shop.violations() == []
+
+
+def test_a_report_that_comes_in_while_the_condition_is_asked_counts(shop: LateShop) -> None:
+    """The condition does not hold: perhaps because the call was made already."""
+    run_id = shop.start()
+
+    asked, told = Event(), Event()
+    steps: list[Future[None]] = []
+
+    def is_closed() -> None:
+        asked.set()
+        assert told.wait(60)
+        refuse()
+
+    def ask_meanwhile() -> None:
+        shop.not_done(run_id)
+        shop.letters.conditions.append(is_closed)
+        steps.append(slot.submit(shop.other.step, run_id))
+        assert asked.wait(60)
+
+    with ThreadPoolExecutor(1) as slot:
+        shop.call_late(run_id, meanwhile=ask_meanwhile)
+        told.set()
+        steps[0].result(60)
+
+    assert shop.go_on(run_id).status == "completed"
+    assert (shop.effect(run_id).state, len(shop.letters.sent)) == ("committed", 1)
+    assert shop.violations() == []
+
+
+def test_what_the_model_was_told_stays_and_the_late_word_is_kept(shop: LateShop) -> None:
+    """A conversation is never rewritten; the attempt says what its own worker knows."""
+    run_id = shop.start()
+
+    def tell_the_model() -> None:
+        shop.not_done(run_id)
+        shop.letters.conditions.append(refuse)
+        shop.other.step(run_id)
+        shop.client.retry(run_id, by="bob")
+        assert shop.go_on(run_id).status == "completed"
+
+    shop.call_late(run_id, meanwhile=tell_the_model)
+
+    assert shop.entries(run_id)[-1] == (1, "committed")
+    assert shop.effect(run_id).state == "precondition_failed"
+    assert shop.violations() == []
+
+
+def test_a_withdrawn_call_whose_own_worker_tells_later_keeps_both_facts(shop: LateShop) -> None:
+    run_id = shop.start()
+
+    def withdraw() -> None:
+        shop.not_done(run_id)
+        shop.client.interrupt(run_id, by="bob")
+        shop.client.say(run_id, "leave it", by="bob")
+        assert shop.go_on(run_id).status == "completed"
+
+    shop.call_late(run_id, meanwhile=withdraw)
+
+    assert shop.entries(run_id)[-2:] == [(1, "failed"), (1, "committed")]
+    assert shop.violations() == []
+
+
+# Runs that are over -------------------------------------------------------------------------------
+
+
+def test_a_call_of_a_cancelled_run_that_was_found_not_done_can_still_be_settled(
+    shop: LateShop,
+) -> None:
+    run_id = shop.start()
+
+    def cancel() -> None:
+        shop.not_done(run_id)
+        assert shop.client.cancel(run_id, by="bob") is RunStatus.CANCELLED
+
+    shop.call_late(run_id, meanwhile=cancel)
+    assert shop.effect(run_id).state == "not_done"
+    with pytest.raises(Conflict, match=r"before it is known what came of call 0\.0"):
+        shop.client.rollback(run_id, by="bob")
+
+    assert shop.client.resolve(run_id, CALL, TookEffect("SENT"), by="bob") is RunStatus.CANCELLED
+
+    assert shop.effect(run_id).state == "committed"
+    assert shop.violations() == []
+    shop.go_on(shop.client.rollback(run_id, by="bob").run_id)
+    assert len(shop.letters.sent) == 2  # the call and its undo
     assert shop.violations() == []

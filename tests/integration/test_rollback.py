@@ -180,6 +180,51 @@ def test_what_cannot_be_taken_back_is_reported(shops: MakeShop) -> None:
     assert "nothing is left to undo" in str(refusal(shop, run_id))
 
 
+def test_a_rollback_of_nothing_but_the_irreversible_says_so_and_changes_nothing(
+    shops: MakeShop,
+) -> None:
+    shop = shops(LOOK, PUBLISH)
+    run_id = shop.done()
+
+    said = str(refusal(shop, run_id))
+
+    assert "what did take effect cannot be taken back: 2.0 (publish)" in said
+    assert shop.rows("SELECT FROM celeriac.runs WHERE kind = 'rollback'") == []
+
+
+class PartlyUndone(Tools):
+    def all(self) -> list[Tool[..., Any]]:
+        def take_down(ctx: ToolContext) -> dict[str, Any]:  # noqa: ARG001 - its shape
+            return {"is_partial": True, "left": ["copies elsewhere"]}
+
+        @tool(effect="external", rollback=InBand(take_down))
+        def publish(what: str) -> str:
+            """Tell the world."""
+            return what
+
+        return [publish]
+
+
+def test_what_could_be_undone_only_in_part_is_reported_so(shops: MakeShop) -> None:
+    shop = shops(PUBLISH, cls=PartlyUndone)
+    run_id = shop.done()
+
+    told = report(shop.roll_back(run_id))
+
+    left = {"is_partial": True, "left": ["copies elsewhere"]}
+    assert told["partly_undone"] == [{"call_id": "0.0", "tool": "publish", "report": left}]
+    assert told["undone"] == []
+
+
+def test_people_are_asked_for_an_undo_by_its_name(shops: MakeShop) -> None:
+    shop = shops(MAIL)
+
+    undo = shop.roll_back(shop.done())
+
+    types = [event.type for event in shop.client.events(undo.run_id)]
+    assert types[-3:] == ["undo.requested", "effect.unknown", "run.needs_attention"]
+
+
 def test_a_call_that_another_version_of_its_tool_made_is_for_people(shops: MakeShop) -> None:
     shop = shops(TAKE)
     run_id = shop.done()

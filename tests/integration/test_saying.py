@@ -3,7 +3,9 @@
 # features: 003-08
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -271,6 +273,110 @@ def test_twenty_starts_under_one_id_at_once_are_said_once(talk: Talk) -> None:
     assert {each.result() for each in started} == {talk.run_id}
 
     assert talk.row.words_waiting == 1
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_start_that_is_retried_while_the_run_it_was_said_to_ends_takes_effect_once(
+    talk: Talk, is_kept: bool
+) -> None:
+    """Whether the first commits or not, the retry finds the thread free when its turn comes."""
+    talk.run_id = start_in_thread(talk, "hello")
+    talk.worker.step(talk.run_id)
+    again = partial(start_in_thread, talk, "and a cup", run_id="mine")
+
+    with ThreadPoolExecutor(2) as callers, ExitStack() as stack:
+        connection = stack.enter_context(talk.database.begin())
+        told = talk.client.start(
+            "talker",
+            "and a cup",
+            thread_id="t1",
+            on_busy="say",
+            run_id="mine",
+            connection=connection,
+        )
+        assert told.run_id == talk.run_id
+        retried = callers.submit(again)
+        eventually(lambda: _waits_for_a_lock(talk), what="the retry to wait for the first")
+        if not is_kept:
+            connection.exec_driver_sql("ROLLBACK")
+        stack.close()
+        heard_by = retried.result(60)
+
+    assert heard_by == talk.run_id
+    assert again() == talk.run_id
+    assert talk.go_on() is RunStatus.COMPLETED
+    assert again() == talk.run_id  # the thread is free
+    assert [text for shown in talk.shown[-1:] for text in shown].count("and a cup") == 1
+    assert [run.run_id for run in talk.client.runs()] == [talk.run_id]
+
+
+def test_a_start_that_was_said_starts_no_run_under_its_id_however_it_is_repeated(
+    talk: Talk,
+) -> None:
+    talk.run_id = start_in_thread(talk, "hello")
+    start_in_thread(talk, "and a cup", run_id="mine")
+
+    for thread in ("t1", "t2"):
+        with pytest.raises(RunExists, match=f"was told to run {talk.run_id}"):
+            talk.client.start("talker", "and a cup", thread_id=thread, run_id="mine")
+
+    assert [run.run_id for run in talk.client.runs()] == [talk.run_id]
+
+
+def test_a_start_whose_listener_ends_in_that_moment_starts_one_run_however_often_it_is_repeated(
+    talk: Talk,
+) -> None:
+    """It has the thread and waits for the run; the run's last commit comes first."""
+    talk.run_id = start_in_thread(talk, "hello")
+    for _ in range(3):  # the first turn and its two calls; the last answer is next
+        talk.worker.step(talk.run_id)
+    started: list[Future[Any]] = []
+
+    def start_twice() -> None:
+        eventually(lambda: _lock_waits(talk) == 1, what="the last commit to wait")
+        for _ in range(2):
+            waits = _lock_waits(talk) + 1
+            started.append(callers.submit(start_in_thread, talk, "and a cup", run_id="mine"))
+            eventually(partial(_has_lock_waits, talk, waits), what="the start to wait")
+        holder.close()
+
+    def hold_the_run() -> None:
+        connection = holder.enter_context(talk.database.begin())
+        connection.exec_driver_sql(
+            "SELECT FROM celeriac.runs WHERE run_id = %s FOR UPDATE", (talk.run_id,)
+        )
+        started.append(callers.submit(start_twice))
+
+    with ThreadPoolExecutor(3) as callers, ExitStack() as holder:
+        talk.during_think.append(hold_the_run)
+        talk.worker.step(talk.run_id)
+        started[0].result(60)
+        first, second = started[1:]
+        assert first.result(60) == "mine"
+        with pytest.raises(RunExists):
+            second.result(60)
+
+    assert talk.row.status == RunStatus.COMPLETED
+    assert talk.row.words_waiting == 0
+    assert {run.run_id for run in talk.client.runs()} == {talk.run_id, "mine"}
+
+
+def _waits_for_a_lock(talk: Talk) -> bool:
+    return _lock_waits(talk) > 0
+
+
+def _has_lock_waits(talk: Talk, count: int) -> bool:
+    return _lock_waits(talk) == count
+
+
+def _lock_waits(talk: Talk) -> int:
+    with talk.database.connect() as connection:
+        return int(
+            connection.exec_driver_sql(
+                "SELECT count(*) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            ).scalar_one()
+        )
 
 
 def test_another_agents_run_is_not_told(talk: Talk) -> None:

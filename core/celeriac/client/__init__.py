@@ -307,9 +307,10 @@ class Client:
         latest first, each as its tool declares (`celeriac.rollback`).
 
         The result of that run is `{"undone": [...], "compensated": [...], "not_undone": [...]}`,
-        each a list of `{"call_id", "tool"}`, the last with a `"why"`. It needs a person's attention
-        where only people can undo a call, and where an undo failed: `resolve` and `retry` let it go
-        on. What is undone already is left alone.
+        each a list of `{"call_id", "tool"}`, the last with a `"why"`; and, if something could be
+        undone only in part, `"partly_undone"` with the undo's own `"report"`. It needs a person's
+        attention where only people can undo a call, and where an undo failed: `resolve` and `retry`
+        let it go on. What is undone already is left alone.
 
         Raises `UnknownRun`; `InvalidInput` for a step that the run has not; `NotAllowed` if a call
         needed a decision that `by` may not take; `Conflict` while the run goes on, while another

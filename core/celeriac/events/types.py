@@ -171,6 +171,12 @@ class CallRequested(RunEvent[Attempt]):
     type: Literal["call.requested"]
 
 
+class UndoByHandRequested(RunEvent[Attempt]):
+    """People are asked to undo a call by hand."""
+
+    type: Literal["undo.requested"]
+
+
 class EffectInFlight(RunEvent[Attempt]):
     """An external call is about to be made."""
 
@@ -365,6 +371,7 @@ AnyEvent = Annotated[
     | ModelInterrupted
     | ModelFailed
     | CallRequested
+    | UndoByHandRequested
     | EffectInFlight
     | EffectCommitted
     | EffectFailed

@@ -49,11 +49,16 @@ ATTEMPTS = Check(
         SELECT array_agg(outcome ORDER BY number) AS outcomes, bool_and(is_complete) AS is_complete,
             coalesce(bool_and(outcome IN ('not_done', 'failed'))
                 FILTER (WHERE number < effect.attempt), true) AS may_follow,
-            array_agg(number ORDER BY number) AS numbers
+            array_agg(number ORDER BY number) AS numbers,
+            -- What was decided of the latest attempt, whatever its own worker has told after that.
+            bool_or(has_failed) FILTER (WHERE number = effect.attempt) AS has_failed,
+            bool_or(is_not_done) FILTER (WHERE number = effect.attempt) AS is_not_done
         FROM (
             SELECT entry.attempt AS number,
                 (array_agg(entry.outcome ORDER BY entry.entry DESC)
                     FILTER (WHERE following.at IS NULL OR entry.at < following.at))[1] AS outcome,
+                bool_or(entry.outcome = 'failed') AS has_failed,
+                bool_or(entry.outcome = 'not_done') AS is_not_done,
                 min(entry.entry) = 0 AND max(entry.entry) = count(*) - 1 AS is_complete
             FROM celeriac.effect_attempts AS entry
             LEFT JOIN celeriac.effect_attempts AS following
@@ -76,7 +81,10 @@ ATTEMPTS = Check(
                 WHEN 'in_flight' THEN outcomes[effect.attempt] IN ('started', 'committed', 'failed')
                 WHEN 'unknown' THEN outcomes[effect.attempt] IN ('unknown', 'committed', 'failed')
                 WHEN 'not_done' THEN outcomes[effect.attempt] IN ('not_done', 'committed', 'failed')
-                WHEN 'precondition_failed' THEN outcomes[effect.attempt] IN ('not_done', 'failed')
+                WHEN 'precondition_failed' THEN is_not_done
+                    AND outcomes[effect.attempt] IN ('not_done', 'failed', 'committed')
+                WHEN 'failed' THEN has_failed
+                    AND outcomes[effect.attempt] IN ('failed', 'committed')
                 WHEN 'rolled_back' THEN outcomes[effect.attempt]
                     IN ('committed', 'known_bad')
                 ELSE outcomes[effect.attempt] = state
