@@ -121,13 +121,15 @@ class CallResult(BaseModel):
     call_id: CallIdText
     result: Annotated[Any, Field(description="What the call returned, any JSON.")] = None
     error: Annotated[Text | None, Field(description="Why it failed; the model is told it.")] = None
+    receipt: Annotated[
+        Any,
+        Field(description="Of a call that changes files: the receipt that says either of both."),
+    ] = None
 
     @model_validator(mode="after")
-    def _is_one_of_both(self) -> "CallResult":
-        if {"result", "error"} <= self.model_fields_set or not (
-            {"result", "error"} & self.model_fields_set
-        ):
-            raise ValueError("say either the result or the error")
+    def _is_one_of_all(self) -> "CallResult":
+        if len({"result", "error", "receipt"} & self.model_fields_set) != 1:
+            raise ValueError("say either the result or the error, or give a receipt")
         if "error" in self.model_fields_set and self.error is None:
             raise ValueError("the error may not be null")
         return self

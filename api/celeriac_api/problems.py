@@ -54,6 +54,7 @@ KINDS: Mapping[type[CeleriacError], Kind] = {
     errors.InvalidArguments: Kind(422, "invalid-arguments", "The tool cannot take these arguments"),
     errors.InvalidDecision: Kind(422, "invalid-decision", "The decision lacks something"),
     errors.UnknownAgent: Kind(422, "unknown-agent", "There is no such agent"),
+    errors.InvalidReceipt: Kind(422, "invalid-receipt", "The receipt cannot be used"),
     errors.KeyReused: Kind(422, "key-reused", "The idempotency key is another request's"),
     errors.UnknownRun: Kind(404, "unknown-run", "There is no such run"),
     errors.UnknownCall: Kind(404, "unknown-call", "The run has no such call"),

@@ -21,6 +21,7 @@ from celeriac.errors import UnknownThread, WrongOwner
 from celeriac.ids import CallId, RunId, ThreadId, UserId, new_run_id, new_thread_id
 from celeriac.reports import Started
 from celeriac.states import RunStatus
+from celeriac.workspace.receipts import Receipt
 from celeriac_api import models
 from celeriac_api.authentication import CurrentCaller
 from celeriac_api.authorization import require, require_run, sees_all, user_to_see, visible_run
@@ -32,7 +33,7 @@ from celeriac_api.requests import JsonRoute, json_response
 from celeriac_storage import reading, submitting
 from celeriac_storage.admitting import Wish
 from celeriac_storage.resolving import NotDone, TookEffect
-from celeriac_storage.submitting import Failed
+from celeriac_storage.submitting import Failed, Result
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=JsonRoute)
 
@@ -181,11 +182,14 @@ def submit_results(run_id: str, body: models.Results, order: CurrentOrder) -> Re
 
     To submit the same again is no error; a result that is there is never replaced.
     """
-    results = {
-        CallId(each.call_id): each.result if each.error is None else Failed(each.error)
-        for each in body.results
-    }
+    results = {CallId(each.call_id): _result(each) for each in body.results}
     return _ask(order, run_id, Submit(RunId(run_id), results, order.caller.user_id))
+
+
+def _result(told: models.CallResult) -> Result:
+    if "receipt" in told.model_fields_set:
+        return Receipt(told.receipt)
+    return told.result if told.error is None else Failed(told.error)
 
 
 @router.post("/{run_id}/resolve", responses=_STANDS)

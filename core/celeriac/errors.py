@@ -11,6 +11,7 @@
     │   ├── UnknownThread
     │   ├── UnknownToken
     │   ├── InvalidDecision     without the reason or the answers that are asked for
+    │   ├── InvalidReceipt      what another process says that a call did to files
     │   └── KeyReused           an idempotency key that belongs to another request
     ├── Conflict                the words are fine, the state of the run does not allow it
     │   ├── RunExists
@@ -82,6 +83,11 @@ class UnknownToken(InvalidInput):
 
 class InvalidDecision(InvalidInput):
     """A decision lacks the reason or the answers that it needs. The proposal is still pending."""
+
+
+class InvalidReceipt(InvalidInput):
+    """What another process says of its workspace is missing, contradicts itself, or is of another
+    call. The run still waits."""
 
 
 class KeyReused(InvalidInput):

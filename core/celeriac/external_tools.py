@@ -28,6 +28,8 @@ def external_tool(
     name: str | None = None,
     version: str = "1",
     exclusive: bool = False,
+    mutates_workspace: bool = False,
+    verifies: bool = False,
     rollback: RollbackName | Rollback | Undo = Rollback.OUT_OF_BAND,
     approval: Approval | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
@@ -40,6 +42,8 @@ def external_tool(
     name: str | None = None,
     version: str = "1",
     exclusive: bool = False,
+    mutates_workspace: bool = False,
+    verifies: bool = False,
     rollback: RollbackName | Rollback | Undo = Rollback.OUT_OF_BAND,
     approval: Approval | None = None,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
@@ -51,6 +55,9 @@ def external_tool(
     it takes and holding nothing. Its effect is `external`: what the other process does with a call
     is recorded only when it tells. The other parameters are those of `tool`.
 
+    With `mutates_workspace` a result counts only with a receipt that says what the call did to the
+    files there (`celeriac.workspace.receipts`); such calls are requested one at a time.
+
     Raises `InvalidAgent` as `tool` does, and if the function takes a `ToolContext`.
     """
     declare = tool(
@@ -58,6 +65,8 @@ def external_tool(
         name=name,
         version=version,
         exclusive=exclusive,
+        mutates_workspace=mutates_workspace,
+        verifies=verifies,
         rollback=rollback,
         approval=approval,
     )

@@ -63,6 +63,16 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestedWorkspace:
+    """What the receipt of a requested call has to say again of the files that it changes."""
+
+    root: str  # the workspace's name: the thread's id
+    nonce: str  # of this one request
+    algorithm: str
+    last_digest: str | None  # what the run left behind there; None: nothing is known yet
+
+
+@dataclass(frozen=True, slots=True)
 class RequestedCall:
     """A call that another process is to execute, and whose result is waited for."""
 
@@ -72,6 +82,7 @@ class RequestedCall:
     arguments: JsonValue
     key: str  # the same for this call however often it is asked about: for doing it once
     requested_at: datetime
+    workspace: RequestedWorkspace | None  # None: the call changes no files
 
 
 @dataclass(frozen=True, slots=True)

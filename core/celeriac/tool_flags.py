@@ -1,7 +1,8 @@
 """What a tool declares about its calls, besides its effect."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from celeriac.codec import JsonValue
 from celeriac.states import EffectKind
 
 
@@ -17,6 +18,15 @@ class ToolFlags:
     """Returns one page and how to ask for the next."""
     elsewhere: bool = False
     """Another process executes the calls and submits their results."""
+    verifies: bool = False
+    """Runs the project's tests: its result tells `exit_code` and `output` (`celeriac.evidence`)."""
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """The flags as an agent registers them."""
+        told: dict[str, JsonValue] = asdict(self)
+        if not self.verifies:
+            del told["verifies"]  # older hashes stay what they are
+        return told
 
     def contradiction(
         self, effect: EffectKind, *, takes_context: bool, is_async: bool
@@ -26,6 +36,11 @@ class ToolFlags:
             return (
                 "it has a ToolContext parameter, but another process executes its calls and never "
                 "this function; drop the parameter, or declare it with @tool"
+            )
+        if self.verifies and effect is not EffectKind.EXTERNAL:
+            return (
+                f'effect="{effect}", but verifies=True: tests run code, which may do anything; '
+                'declare "external"'
             )
         if effect is EffectKind.TRANSACTIONAL:
             return self._contradiction_of_transactional(takes_context, is_async)

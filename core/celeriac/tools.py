@@ -9,7 +9,7 @@ import copy
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NewType, ParamSpec, TypeVar, cast, overload
 
 from celeriac import precondition as preconditions
@@ -183,7 +183,7 @@ class Tool(Generic[P, R]):
             "effect": self.effect.value,
             "version": self.version,
             "timeout_seconds": self.timeout_seconds,
-            "flags": asdict(self.flags),
+            "flags": self.flags.to_json(),
             "rollback": self.rollback.value,
             "approval": None if self.approval is None else self.approval.to_json(),
             "parameters_schema": copy.deepcopy(self.parameters.shape.exact_schema),
@@ -210,6 +210,7 @@ def tool(
     stateful: bool | None = None,
     mutates_workspace: bool = False,
     pagination: bool = False,
+    verifies: bool = False,
     verify: Callable[..., Finding] | None = None,
     on_unknown: OnUnknown = "ask",
     visibility_seconds: float = 0.0,
@@ -232,6 +233,7 @@ def tool(
     stateful: bool | None = None,
     mutates_workspace: bool = False,
     pagination: bool = False,
+    verifies: bool = False,
     verify: Callable[..., Finding] | None = None,
     on_unknown: OnUnknown = "ask",
     visibility_seconds: float = 0.0,
@@ -275,6 +277,7 @@ def tool(
         stateful=effect is None if stateful is None else stateful,
         mutates_workspace=mutates_workspace,
         pagination=pagination,
+        verifies=verifies,
     )
 
     def make(function: Callable[P, R]) -> Tool[P, R]:

@@ -44,6 +44,8 @@ class Effect:
     is_exclusive: bool = False  # never side by side with another call of the run
     requirement: dict[str, JsonValue] | None = None  # the review it needs; None: it needs none
     is_elsewhere: bool = False  # another process executes it and submits the result
+    mutates_workspace: bool = False
+    verifies: bool = False
     checks: int = 0  # how often its precondition could not be read
     undoes: Undone | None = None  # it is an undo (`rollbacks.load`)
 
@@ -55,7 +57,8 @@ def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[
         SELECT call_id, provider_call_id, tool, tool_version, kind, arguments, state, attempt,
             token, result, convert_from(content, 'UTF8')::jsonb, error,
             coalesce(flags ? 'exclusive', false), requirement,
-            coalesce(flags ? 'elsewhere', false), checks
+            coalesce(flags ? 'elsewhere', false), coalesce(flags ? 'mutates_workspace', false),
+            coalesce(flags ? 'verifies', false), checks
         FROM celeriac.effects LEFT JOIN celeriac.artifacts ON hash = result_artifact
         WHERE run_id = %s AND call_id = ANY (%s)
         ORDER BY step, call_index
@@ -67,12 +70,12 @@ def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[
             call_id, provider_call_id, tool, tool_version, EffectKind(kind), arguments,
             EffectState(state), attempt, None if token is None else token.hex,
             result if artifact is None else artifact, error, is_exclusive, requirement,
-            is_elsewhere, checks,
+            is_elsewhere, mutates_workspace, verifies, checks,
         )
         for (
             call_id, provider_call_id, tool, tool_version, kind, arguments, state, attempt, token,
-            result, artifact, error, is_exclusive, requirement, is_elsewhere,
-            checks,
+            result, artifact, error, is_exclusive, requirement, is_elsewhere, mutates_workspace,
+            verifies, checks,
         ) in rows
     ]  # fmt: skip
 
@@ -132,7 +135,8 @@ def begin_attempt(
     """Record that the call is about to be made; on which decision, by its id and version.
 
     Without a timeout it is another process that makes it, whenever it likes, and the event is
-    `call.requested`; or people do it by hand: `undo.requested`. Raises `Fenced` or
+    `call.requested`; or people do it by hand: `undo.requested`. A requested call that changes
+    files elsewhere gets a nonce, which its receipt must say again. Raises `Fenced` or
     `RequestsChanged` if the claim is lost or somebody asked for something.
 
     One statement, committed before the call, so that whatever happens in between is found later as
@@ -155,7 +159,7 @@ def begin_attempt(
             FROM run
             WHERE effect.run_id = run.run_id AND call_id = %(call_id)s
                 AND state IN ('planned', 'approved', 'not_done')
-            RETURNING effect.run_id, call_id, attempt, tool, worker_id, last_event_seq
+            RETURNING effect.run_id, call_id, attempt, tool, flags, worker_id, last_event_seq
         ), event AS (
             INSERT INTO celeriac.events (run_id, seq, type, data)
             SELECT run_id, last_event_seq,
@@ -165,10 +169,12 @@ def begin_attempt(
         ), attempt AS (
             INSERT INTO celeriac.effect_attempts
                 (run_id, call_id, attempt, entry, token, worker_id, outcome, deadline_at,
-                approval_id, approval_version)
+                approval_id, approval_version, evidence)
             SELECT run_id, call_id, attempt, 0, %(token)s, worker_id, 'started',
                 clock_timestamp() + make_interval(secs => %(timeout_seconds)s::float8),
-                %(approval_id)s::text, %(approval_version)s::smallint
+                %(approval_id)s::text, %(approval_version)s::smallint,
+                CASE WHEN %(is_elsewhere)s AND flags ? 'mutates_workspace'
+                    THEN jsonb_build_object('nonce', gen_random_uuid()) END
             FROM effect
             RETURNING attempt, deadline_at
         )

@@ -13,9 +13,12 @@ from sqlalchemy import Connection
 from celeriac import reports
 from celeriac.codec import JsonValue, dumps, loads
 from celeriac.errors import CeleriacError, Conflict, UnknownCall
-from celeriac.ids import CallId, RunId, UserId, effect_key
+from celeriac.ids import CallId, RunId, TenantId, UserId, effect_key
 from celeriac.states import EffectState, Phase, RunStatus
-from celeriac_storage import audit_trail, pauses, run_events
+from celeriac.testpoints import reach
+from celeriac.workspace.receipts import Receipt
+from celeriac_storage import audit_trail, pauses, receipts, run_events
+from celeriac_storage.receipts import Expected, Received
 from celeriac_storage.requests import unknown_run
 from celeriac_storage.settling import settle
 
@@ -27,8 +30,9 @@ class Failed:
     message: str
 
 
-Result: TypeAlias = "JsonValue | Failed"
-"""What a call returned, any JSON, or that it failed."""
+Result: TypeAlias = "JsonValue | Failed | Receipt"
+"""What a call returned, any JSON, or that it failed; of a call that changes files, a receipt that
+says either."""
 Results = Mapping[CallId, Result]
 
 
@@ -36,13 +40,17 @@ def submit(connection: Connection, run_id: RunId, results: Results, by: UserId) 
     """Record what came of calls; where the run stands then. Needs a transaction.
 
     With the last result that it waits for, the run goes on. A result that is there already and is
-    the same is no news and no error. Raises `UnknownRun`; `UnknownCall` for a call that the run has
-    not, or that a worker executes; `Conflict` for one that has another result or is not requested
-    yet, and if the run has ended or is being cancelled. Then nothing of the batch is recorded, and
-    the caller records the refusal (`record_refusal`) once this transaction is rolled back.
+    the same is no news and no error. If a workspace was not as the run had left it, what the
+    receipt says is recorded, its call is `unknown`, and the run goes to a person at once.
+
+    Raises `UnknownRun`; `UnknownCall` for a call that the run has not, or that a worker executes;
+    `InvalidReceipt` if a call changes files and no good receipt says which; `Conflict` for a call
+    that has another result or is not requested yet, and if the run has ended or is being
+    cancelled. Then nothing of the batch is recorded, and the caller records the refusal
+    (`record_refusal`) once this transaction is rolled back.
     """
     run = connection.exec_driver_sql(
-        "SELECT status, phase, cancel_requested_at IS NOT NULL FROM celeriac.runs"
+        "SELECT status, phase, cancel_requested_at IS NOT NULL, tenant_id FROM celeriac.runs"
         " WHERE run_id = %s FOR UPDATE",
         (run_id,),
     ).fetchone()
@@ -53,40 +61,123 @@ def submit(connection: Connection, run_id: RunId, results: Results, by: UserId) 
         stands = status if status.is_terminal else "being cancelled"
         raise Conflict(f"run {run_id} is {stands} and takes no results any more")
     calls = _calls(connection, run_id)
+    expected = receipts.expected(connection, run_id)
     news = [
-        (calls[call_id], call_id, result)
+        _News(call_id, calls[call_id].tool, result)
         for call_id, result in results.items()
-        if _is_news(run_id, calls, call_id, result)
+        if _is_news(run_id, calls, expected, call_id, result)
+    ]
+    if not news:
+        return status
+    # All are read before the first is written.
+    read = [
+        (each, receipts.receive(each.call_id, each.tool, each.result, expected.get(each.call_id)))
+        for each in news
     ]
     events: list[tuple[str, dict[str, JsonValue]]] = []
-    for call, call_id, result in news:
-        state = EffectState.FAILED if isinstance(result, Failed) else EffectState.COMMITTED
-        error = _error(result) if isinstance(result, Failed) else None
-        settle(
-            connection,
-            run_id,
-            EffectState.IN_FLIGHT,
-            state,
-            call_id=call_id,
-            result=None if isinstance(result, Failed) else result,
-            error=error,
-            evidence={"by": by},
-        )
-        data: dict[str, JsonValue] = {"call_id": call_id, "tool": call.tool, "by": by}
-        events.append((f"effect.{state}", data if error is None else {**data, "error": error}))
-    if not events:
-        return status
+    for each, received in read:
+        events += _record(connection, run_id, each, received, by)
+        if received is not None and received.drift is not None:
+            _note_drift(connection, TenantId(run[3]), run_id, each, received, by)
+        reach("submit.recorded")
     run_events.append(connection, run_id, events, is_request=True)
-    told = {call_id for _, call_id, _ in news}
+    told = {each.call_id for each in news}
     waits = any(
         call.state is EffectState.IN_FLIGHT and call_id not in told
         for call_id, call in calls.items()
     )
-    if waits or run[1] != Phase.WAITING_EXTERNAL:
+    has_drifted = any(received is not None and received.drift for _, received in read)
+    if (waits and not has_drifted) or run[1] != Phase.WAITING_EXTERNAL:
         return status
     # It has held its thread meanwhile, so there is no turn to wait for.
     pauses.wake(connection, Phase.WAITING_EXTERNAL, "%(run_id)s", {"run_id": run_id})
     return RunStatus.QUEUED
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """A result that is not known yet."""
+
+    call_id: CallId
+    tool: str
+    result: Result
+
+
+def _record(
+    connection: Connection, run_id: RunId, news: _News, received: Received | None, by: UserId
+) -> list[tuple[str, dict[str, JsonValue]]]:
+    """Settle the call; the events that say so."""
+    result = _plain(news.result, received)
+    error = _error(result) if isinstance(result, Failed) else None
+    state = EffectState.COMMITTED if error is None else EffectState.FAILED
+    evidence: dict[str, JsonValue] = {"by": by}
+    if received is not None:
+        evidence |= received.evidence
+    if not isinstance(result, Failed):
+        evidence |= receipts.command_of(result)
+    call: dict[str, JsonValue] = {"call_id": news.call_id, "tool": news.tool}
+    events: list[tuple[str, dict[str, JsonValue]]] = []
+    if received is not None and received.drift is not None:
+        error, state = _drifted(run_id, news, result, received.drift), EffectState.UNKNOWN
+        events.append(("workspace.drifted", {**call, "by": by, "error": error}))
+    settle(
+        connection,
+        run_id,
+        EffectState.IN_FLIGHT,
+        state,
+        call_id=news.call_id,
+        result=None if isinstance(result, Failed) else result,
+        error=error,
+        evidence=evidence,
+    )
+    data = {**call, "by": by}
+    events.append((f"effect.{state}", data if error is None else {**data, "error": error}))
+    return events
+
+
+def _plain(result: Result, received: Received | None) -> "JsonValue | Failed":
+    if received is not None:
+        checked = received.checked
+        return checked.result if checked.error is None else Failed(checked.error)
+    assert not isinstance(result, Receipt), "it would have been refused"
+    return result
+
+
+def _drifted(
+    run_id: RunId, news: _News, result: "JsonValue | Failed", drift: str
+) -> dict[str, JsonValue]:
+    told = f"failed with {result.message!r}" if isinstance(result, Failed) else "was done"
+    return {
+        "kind": "workspace_drift",
+        "message": (
+            f"{news.tool} (call {news.call_id}) {told}, but {drift}. Look at the files, then say "
+            f"`celeriac resolve {run_id} {news.call_id} --committed JSON`, with what the model is "
+            "to be told, if they are as they should be, or `--not-done` to have the call made again"
+        ),
+    }
+
+
+def _note_drift(
+    connection: Connection,
+    tenant_id: TenantId,
+    run_id: RunId,
+    news: _News,
+    received: Received,
+    by: UserId,
+) -> None:
+    audit_trail.note(
+        connection,
+        tenant_id,
+        by,
+        "workspace.drift",
+        run_id,
+        run_id=run_id,
+        is_allowed=False,
+        call_id=news.call_id,
+        host=received.checked.host,
+        found=received.checked.attestation.before_digest,
+        message=received.drift,
+    )
 
 
 def record_refusal(
@@ -122,8 +213,10 @@ def requested_calls(
 ) -> list[reports.RequestedCall]:
     """The calls, of that run or of all, whose results are waited for, the oldest first."""
     rows = connection.exec_driver_sql(
-        """
-        SELECT effect.run_id, effect.call_id, tool, arguments, tenant_id, attempt.at
+        f"""
+        SELECT effect.run_id, effect.call_id, tool, arguments, tenant_id, attempt.at, thread_id,
+            attempt.evidence ->> 'nonce',
+            CASE WHEN attempt.evidence ? 'nonce' THEN {receipts.LAST_DIGEST} END
         FROM celeriac.runs AS run
         JOIN celeriac.effects AS effect USING (run_id)
         JOIN celeriac.effect_attempts AS attempt
@@ -139,9 +232,9 @@ def requested_calls(
     return [
         reports.RequestedCall(
             RunId(run_id), CallId(call_id), tool, arguments, effect_key(tenant_id, run_id, call_id),
-            at,
+            at, receipts.requested_workspace(root, nonce, last_digest),
         )
-        for run_id, call_id, tool, arguments, tenant_id, at in rows
+        for run_id, call_id, tool, arguments, tenant_id, at, root, nonce, last_digest in rows
     ]  # fmt: skip
 
 
@@ -169,21 +262,33 @@ def _calls(connection: Connection, run_id: RunId) -> dict[CallId, _Call]:
     }
 
 
-def _is_news(run_id: RunId, calls: Mapping[CallId, _Call], call_id: CallId, result: Result) -> bool:
+def _is_news(
+    run_id: RunId,
+    calls: Mapping[CallId, _Call],
+    expected: Mapping[CallId, Expected],
+    call_id: CallId,
+    result: Result,
+) -> bool:
     """Whether this settles the call; false if it is what is known. Raises for anything else."""
     call = calls.get(call_id)
     if call is None:
-        known = ", ".join(
+        waiting = ", ".join(
             each for each, call in calls.items() if call.state is EffectState.IN_FLIGHT
         )
         raise UnknownCall(
             f"run {run_id} has requested no call {call_id} from another process (it waits for: "
-            f"{known or 'none'}); nothing of the batch was recorded"
+            f"{waiting or 'none'}); nothing of the batch was recorded"
         )
     named = f"call {call_id} ({call.tool}) of run {run_id}"
+    if isinstance(result, Receipt) and call.state is not EffectState.IN_FLIGHT:
+        known = expected.get(call_id)
+        if known is not None and dumps(known.receipt) == dumps(result.given):
+            return False
     match call.state:
         case EffectState.IN_FLIGHT:
             return True
+        case EffectState.COMMITTED | EffectState.FAILED if isinstance(result, Receipt):
+            is_same = False
         case EffectState.COMMITTED:
             assert call.result is not None
             is_same = not isinstance(result, Failed) and dumps(result) == dumps(loads(call.result))

@@ -1,7 +1,7 @@
 """The act transition: execute the next calls of a response, each kind of effect in its own way."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -55,7 +55,8 @@ class Batch:
 
 def next_batch(pending: Sequence[Effect]) -> Batch:
     """Adjacent calls from the first on that run side by side, at most `MAX_PARALLEL_READS`; all
-    adjacent ones that another process is to execute; or exactly one other.
+    adjacent ones that another process is to execute, up to the first that changes files; or exactly
+    one other.
 
     Of those that can be made now: a call that waits for a person stays where it is, and what was
     begun is seen to its end first. At least one must be left (`approving.waits`).
@@ -66,7 +67,7 @@ def next_batch(pending: Sequence[Effect]) -> Batch:
     if not begun and _may_run_beside_others(ready[0]):
         chosen = list(takewhile(_may_run_beside_others, ready))[:MAX_PARALLEL_READS]
     elif not begun and _may_be_requested_with_others(ready[0]):
-        chosen = list(takewhile(_may_be_requested_with_others, ready))
+        chosen = _up_to_a_change(takewhile(_may_be_requested_with_others, ready))
     calls = {effect.call_id for effect in chosen}
     return Batch(chosen, [effect for effect in pending if effect.call_id not in calls])
 
@@ -83,6 +84,17 @@ def _may_run_beside_others(effect: Effect) -> bool:
 def _may_be_requested_with_others(effect: Effect) -> bool:
     is_free = not effect.is_exclusive and effect.requirement is None
     return effect.is_elsewhere and not effect.state.is_settled and is_free
+
+
+def _up_to_a_change(effects: Iterable[Effect]) -> list[Effect]:
+    """What comes after a call that changes files may build on what it did, so it is asked for when
+    that is done; and so it is known which of two changes came first."""
+    chosen: list[Effect] = []
+    for effect in effects:
+        chosen.append(effect)
+        if effect.mutates_workspace:
+            break
+    return chosen
 
 
 def _only_reads(effect: Effect) -> bool:

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection
 
-from celeriac.states import EffectState, Phase, RunStatus
+from celeriac.states import EffectState, Phase, RunStatus, StepKind
 from celeriac_storage import effects
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
 from celeriac_storage.settling import UNANSWERED
-from celeriac_storage.step_record import Event, Next, SettledEffect
+from celeriac_storage.step_record import Event, Next, SettledEffect, StepRecord
 from celeriac_tasks.acting import Batch
 from celeriac_tasks.approving import authorized
 from celeriac_tasks.loaded_agent import LoadedAgent
@@ -26,6 +26,16 @@ WAIT_FOR_RESULTS = Next(RunStatus.PAUSED, Phase.WAITING_EXTERNAL, resume_phase=P
 def is_requested(effect: Effect) -> bool:
     """Whether another process is to tell the result of this call."""
     return effect.is_elsewhere and effect.state is EffectState.IN_FLIGHT
+
+
+def drifted(pending: Sequence[Effect]) -> StepRecord | None:
+    """The run goes to a person, if another process has found its files changed by somebody else."""
+    for effect in pending:
+        if effect.is_elsewhere and effect.state is EffectState.UNKNOWN:
+            assert effect.error is not None
+            following = Next.needs_attention(Phase.WAITING_TOOL, effect.error)
+            return StepRecord(following, StepKind.ACT, "needs_attention", advances=False)
+    return None
 
 
 @contextmanager

@@ -226,6 +226,9 @@ class _Step:
 
     def _act(self, pending: Sequence[Effect]) -> tuple[Committed, Transition]:
         self._requested = [effect for effect in pending if requesting.is_requested(effect)]
+        if (asking := requesting.drifted(pending)) is not None:
+            # The person's word may come in meanwhile, if another step has asked already.
+            return self._commit(Transition(asking), begins_again=True)
         if self._requested:
             waiting = StepRecord(WAIT_FOR_RESULTS, StepKind.ACT, "waiting_external", advances=False)
             # A result may come in meanwhile.

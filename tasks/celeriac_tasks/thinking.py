@@ -196,6 +196,8 @@ def _as_stored(planned: PlannedEffect) -> Effect:
         is_exclusive=bool(planned.flags and planned.flags.get("exclusive")),
         requirement=planned.requirement,
         is_elsewhere=bool(planned.flags and planned.flags.get("elsewhere")),
+        mutates_workspace=bool(planned.flags and planned.flags.get("mutates_workspace")),
+        verifies=bool(planned.flags and planned.flags.get("verifies")),
     )
 
 

@@ -24,6 +24,7 @@ IN_THE_AUDIT_TRAIL = {
     "results.submit",
     "run.rollback",
     "run.start",
+    "workspace.drift",
 }
 BY_STATE = {f"effect.{state}" for state in EffectState} | {f"run.{status}" for status in RunStatus}
 

@@ -16,6 +16,7 @@ from celeriac.workspace.attestation import (
     collect,
     read_attestation,
 )
+from celeriac.workspace.receipts import Issued, Receipt, read_receipt
 from tests.workspace.test_digests import fill
 from tests.workspace.test_workspaces_cli import celeriac
 
@@ -106,9 +107,27 @@ def test_what_is_of_another_workspace_call_or_time_is_refused(
     attestation: Attestation, wrong: dict[str, str], why: str
 ) -> None:
     last = attestation.before_digest
+    other = replace(attestation, **wrong)  # type: ignore[arg-type]  # each is a text
 
     with pytest.raises(InvalidInput, match=why):
-        check(replace(attestation, **wrong), root="checkout-7", nonce="n-1", last_digest=last)
+        check(other, root="checkout-7", nonce="n-1", last_digest=last)
+
+
+def test_the_command_makes_the_receipt_of_a_call(tmp_path: Path) -> None:
+    folder, file = tmp_path / "project", str(tmp_path / "before.json")
+    folder.mkdir()
+    celeriac("attest", str(folder), "--save", file)
+    (folder / "made.txt").write_text("new")
+
+    after = ("attest", str(folder), "--since", file, "--root", "thread-1", "--nonce", "n")
+    made = json.loads(celeriac(*after, "--call", "3.0", "--result", '{"lines": 1}', "--host", "h"))
+
+    read = read_receipt(Receipt(made), "3.0", Issued("thread-1", "n"))
+    assert (read.result, read.error, read.host) == ({"lines": 1}, None, "h")
+    assert read.attestation.created == ["made.txt"]
+    failed = json.loads(celeriac(*after, "--call", "3.0", "--error", "disk full"))
+    assert read_receipt(Receipt(failed), "3.0", Issued("thread-1", "n")).error == "disk full"
+    assert "needs either --result or --error" in celeriac(*after, "--call", "3.0", code=2)
 
 
 def test_the_command_attests_what_happened_in_between(tmp_path: Path) -> None:

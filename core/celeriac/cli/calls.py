@@ -1,6 +1,6 @@
 """Tools that another process executes: `celeriac calls` and `submit`."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,6 +8,9 @@ from celeriac.cli.environment import environment
 from celeriac.cli.group import WrongUsage
 from celeriac.cli.output import AsJson, By, RunArgument, brief, print_json, print_table
 from celeriac.cli.starting import parse_json
+
+if TYPE_CHECKING:
+    from celeriac.client import Result
 
 
 def calls(
@@ -49,6 +52,13 @@ def submit(
         list[str] | None,
         typer.Option(metavar="TEXT", help="Or why it failed, which the model is told."),
     ] = None,
+    receipt: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="JSON",
+            help="Or, of a call that changes files, the receipt that `celeriac attest` makes.",
+        ),
+    ] = None,
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
@@ -57,19 +67,25 @@ def submit(
     With the last result that it waits for, the run goes on. To submit the same again is no error;
     a result that is there is never replaced.
     """
-    told = result or error or []
-    if (result is None) == (error is None) or len(told) != len(call_ids):
+    told = result or error or receipt or []
+    given = [each for each in (result, error, receipt) if each is not None]
+    if len(given) != 1 or len(told) != len(call_ids):
         raise WrongUsage(
-            "say --result JSON once for each call, or --error TEXT once for each; there are "
-            f"{len(call_ids)} calls, {len(result or [])} results and {len(error or [])} errors"
+            "say --result JSON once for each call, or --error TEXT, or --receipt JSON once for "
+            f"each; there are {len(call_ids)} calls, {len(result or [])} results, "
+            f"{len(error or [])} errors and {len(receipt or [])} receipts"
         )
     if len(set(call_ids)) != len(call_ids):
         raise WrongUsage(f"a call stands twice among {', '.join(call_ids)}")
-    from celeriac.client import Failed
+    from celeriac.client import Failed, Receipt
 
-    results = [Failed(text) for text in error] if error else [
-        parse_json(text, "--result") for text in told
-    ]  # fmt: skip
+    results: list[Result]
+    if error:
+        results = [Failed(text) for text in error]
+    elif receipt:
+        results = [Receipt(parse_json(text, "--receipt")) for text in receipt]
+    else:
+        results = [parse_json(text, "--result") for text in told]
     with environment(context).client() as client:
         status = client.submit(run_id, dict(zip(call_ids, results, strict=True)), by=by)
     if as_json:

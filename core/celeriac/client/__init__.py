@@ -67,6 +67,7 @@ from celeriac.reports import (
 )
 from celeriac.settings import load_settings
 from celeriac.states import RunStatus
+from celeriac.workspace.receipts import Receipt
 from celeriac_storage import inbox, reading, submitting
 from celeriac_storage.database import Database, sqlstate
 from celeriac_storage.resolving import NotDone, Resolution, TookEffect
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
     from celeriac.agent import Agent
     from celeriac_storage.admitting import Wish
 
-__all__ = ["Client", "Failed", "NotDone", "TookEffect"]
+__all__ = ["Client", "Failed", "NotDone", "Receipt", "Result", "TookEffect"]
 
 UNDEFINED_TABLE = "42P01"
 
@@ -277,10 +278,12 @@ class Client:
         """Tell the results of calls that another process has executed, by call id, and return where
         the run stands now. All of them are recorded, or none is.
 
-        A result is any JSON, or `Failed(message)`. With the last one that it waits for, the run
-        goes on. To submit the same again is no error; what is there is never replaced. Raises
-        `UnknownRun`, `UnknownCall`, or `Conflict` for another result than the one that is there, a
-        call that is not requested, and a run that has ended; the refusal is recorded.
+        A result is any JSON, or `Failed(message)`; of a call that changes files, a `Receipt`
+        (`celeriac.workspace.receipts`) that says either. With the last one that it waits for, the
+        run goes on; if the files were not as the run had left them, it goes to a person. To submit
+        the same again is no error; what is there is never replaced. Raises `UnknownRun`,
+        `UnknownCall`, `InvalidReceipt`, or `Conflict` for another result than the one that is
+        there, a call that is not requested, and a run that has ended; the refusal is recorded.
         """
         told = {_call(call_id): result for call_id, result in results.items()}
         return self._perform(Submit(_run(run_id), told, user_or_default(by)))

@@ -14,6 +14,7 @@ from celeriac.errors import (
     CeleriacError,
     Conflict,
     DatabaseUnavailable,
+    InvalidReceipt,
     NotAllowed,
     UnknownApproval,
     UnknownCall,
@@ -31,6 +32,7 @@ from celeriac.ids import (
 )
 from celeriac.reports import Decided, Started
 from celeriac.states import RunStatus
+from celeriac.testpoints import reach
 from celeriac_storage import (
     deciding,
     inbox,
@@ -223,10 +225,15 @@ class Submit(Operation[RunStatus]):
     by: UserId
 
     def act(self, connection: Connection) -> RunStatus:
-        return submitting.submit(connection, self.run_id, self.results, self.by)
+        status = submitting.submit(connection, self.run_id, self.results, self.by)
+        reach("submit.before_commit")
+        return status
+
+    def finish(self, transactions: Transactions) -> None:
+        reach("submit.after_commit")
 
     def is_noted(self, refused: CeleriacError) -> bool:
-        return isinstance(refused, UnknownCall | Conflict)
+        return isinstance(refused, UnknownCall | InvalidReceipt | Conflict)
 
     def note_refusal(self, connection: Connection, refused: CeleriacError) -> None:
         submitting.record_refusal(connection, self.run_id, self.results, self.by, refused)

@@ -129,6 +129,11 @@ class Outcome(Call):
     by: str | None = None  # of a call that another process executed: who told the result
 
 
+class Drifted(Call):
+    by: str
+    error: Error  # which digests do not follow each other
+
+
 class Resolved(Call):
     state: EffectState
     by: str

@@ -17,6 +17,7 @@ from celeriac.events.facts import (
     Completed,
     Created,
     Decided,
+    Drifted,
     Edited,
     Expired,
     Facts,
@@ -261,6 +262,12 @@ class ResultsRefused(RunEvent[Refused]):
     type: Literal["results.refused"]
 
 
+class WorkspaceDrifted(RunEvent[Drifted]):
+    """Another process has found its files changed by somebody else; a person is asked."""
+
+    type: Literal["workspace.drifted"]
+
+
 class ToolProgress(RunEvent[Progress]):
     """What the tool said while it ran; written when it has ended."""
 
@@ -386,6 +393,7 @@ AnyEvent = Annotated[
     | EffectResolved
     | EffectReported
     | ResultsRefused
+    | WorkspaceDrifted
     | ToolProgress
     | ToolFailed
     | PreconditionUnclear

@@ -142,11 +142,19 @@ def digest_of(states: Mapping[str, State | None]) -> str:
     permissions are left out: a checkout elsewhere has others.
     """
     digest = hashlib.sha256()
+    # No two paths are the same, so states, which have no order, are never compared.
     for path, state in sorted((os.fsencode(path), state) for path, state in states.items()):
-        kind, held, flag = "folder", b"", b""
-        if state is not None:
-            kind = state.kind
-            held = (state.sha256 or "").encode() or os.fsencode(state.target)
-            flag = b"x" if state.is_executable else b""
-        digest.update(b"\0".join((path, kind.encode(), held, flag, b"")))
+        digest.update(b"\0".join((path, *_fields(state), b"")))
     return digest.hexdigest()
+
+
+def digest_of_state(state: State | None) -> str:
+    """sha256 (64 hex digits) of what stands at one path: the last three of those fields."""
+    return hashlib.sha256(b"\0".join((*_fields(state), b""))).hexdigest()
+
+
+def _fields(state: State | None) -> tuple[bytes, bytes, bytes]:
+    if state is None:
+        return b"folder", b"", b""
+    held = state.sha256.encode() or os.fsencode(state.target)
+    return state.kind.encode(), held, b"x" if state.is_executable else b""
