@@ -142,7 +142,8 @@ def begin_attempt(
     One statement, committed before the call, so that whatever happens in between is found later as
     in flight. It does not advance the step.
     """
-    event = "effect.in_flight" if timeout_seconds is not None else "call.requested"
+    is_elsewhere = timeout_seconds is None and not is_by_hand
+    event = "call.requested" if is_elsewhere else "effect.in_flight"
     if is_by_hand:
         event = "undo.requested"
     row = fetch_row(
@@ -162,8 +163,7 @@ def begin_attempt(
             RETURNING effect.run_id, call_id, attempt, tool, flags, worker_id, last_event_seq
         ), event AS (
             INSERT INTO celeriac.events (run_id, seq, type, data)
-            SELECT run_id, last_event_seq,
-                %(event)s,
+            SELECT run_id, last_event_seq, %(event)s,
                 jsonb_build_object('call_id', call_id, 'tool', tool, 'attempt', attempt)
             FROM effect
         ), attempt AS (
@@ -188,6 +188,7 @@ def begin_attempt(
             "request_version": claim.request_version,
             "timeout_seconds": timeout_seconds,
             "event": event,
+            "is_elsewhere": is_elsewhere,
             "approval_id": None if approval is None else approval[0],
             "approval_version": None if approval is None else approval[1],
         },

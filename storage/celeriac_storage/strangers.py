@@ -20,6 +20,7 @@ def note(connection: Connection, attempts: Mapping[str, int]) -> None:
 def forget(connection: Connection) -> int:
     """Delete the addresses that have been silent for `KEPT_DAYS`; how many there were."""
     return connection.exec_driver_sql(
-        "DELETE FROM celeriac.strangers WHERE last_at < clock_timestamp() - make_interval(days => %s)",
+        "DELETE FROM celeriac.strangers"
+        " WHERE last_at < clock_timestamp() - make_interval(days => %s)",
         (KEPT_DAYS,),
     ).rowcount
