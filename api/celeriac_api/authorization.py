@@ -17,6 +17,8 @@ from celeriac.roles import Role
 from celeriac_api.caller import Caller, caller_of, service_of
 from celeriac_storage.ownership import owner_of_run
 from celeriac_storage.requests import unknown_run
+from celeriac_storage.schedules import owner_of as owner_of_schedule
+from celeriac_storage.schedules import unknown_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,13 @@ RULES: Mapping[str, Rule] = {
     # Whoever says that a call was not done has it made again: nobody says it of his own run.
     "resolve_call": Rule(Role.OPERATOR, Role.OPERATOR),
     "show_thread": _OWN,
+    "add_schedule": _OWN,  # another's: that starts runs for another user
+    "list_schedules": _OWN,
+    "show_schedule": _OWN,
+    "pause_schedule": _OWN,
+    "resume_schedule": _OWN,
+    "trigger_schedule": _OWN,
+    "remove_schedule": _OWN,
     # Besides what principals say (`celeriac principals`), who decide for all users of the tenant.
     "list_approvals": _OWN,
     "show_approval": _OWN,
@@ -81,6 +90,15 @@ def require_run(connection: Connection, caller: Caller, action: str, run_id: Run
     if not is_own and not sees_all(caller, "show_run"):
         raise unknown_run(run_id)
     require(caller, action, is_own=is_own)
+
+
+def require_schedule(connection: Connection, caller: Caller, action: str, schedule_id: str) -> None:
+    """Raise `UnknownSchedule` unless the caller may see the schedule, `RoleMissing` unless he may
+    do this. Needs the transaction in which he does it."""
+    owner = owner_of_schedule(connection, caller.tenant_id, schedule_id)
+    if owner is None or (owner != caller.user_id and not sees_all(caller, "show_schedule")):
+        raise unknown_schedule(schedule_id)
+    require(caller, action, is_own=owner == caller.user_id)
 
 
 def visible_run(request: Request, run_id: str, action: str = "follow_events") -> RunId:

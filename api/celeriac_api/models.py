@@ -11,10 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    create_model,
+    model_validator,
+)
 
 from celeriac import reports
+from celeriac.cron import MAX_EXPRESSION_CHARACTERS
 from celeriac.limits import Limits
+from celeriac.schedule import MAX_CATCH_UP, MAX_JITTER_SECONDS, CatchUp, NewSchedule, Overlap
 
 _ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$"
 _MOST = 2**31 - 1
@@ -55,6 +65,9 @@ class LimitsBody(BaseModel):
         _LIMITS.wall_seconds
     )
     corrections: Annotated[int, Field(gt=0, le=_MOST)] = _LIMITS.corrections
+    deadline_seconds: Annotated[float | None, Field(gt=0, le=_MOST, allow_inf_nan=False)] = None
+    depth: Annotated[int, Field(gt=0, le=_MOST)] = _LIMITS.depth
+    children: Annotated[int, Field(gt=0, le=_MOST)] = _LIMITS.children
 
     def to_limits(self) -> Limits:
         return Limits(**self.model_dump())
@@ -91,6 +104,46 @@ class StartRun(Body):
         Field(description="While another run of the thread is active."),
     ] = "wait"
     limits: LimitsBody | None = None
+    start_at: Annotated[
+        AwareDatetime | None, Field(description="It waits until then; without one it starts now.")
+    ] = None
+    deadline: Annotated[
+        AwareDatetime | None, Field(description="It fails then, wherever it is.")
+    ] = None
+
+
+class AddSchedule(Body):
+    """Starts runs at the times of a cron expression."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "schedule_id": "nightly",
+                    "agent": "reporter",
+                    "input": "yesterday",
+                    "cron": "30 2 * * *",
+                    "time_zone": "Europe/Berlin",
+                }
+            ]
+        }
+    )
+
+    schedule_id: Annotated[Id, Field(description="A name of your choice.")]
+    agent: Annotated[Text, Field(max_length=200)]
+    input: Annotated[Any, Field(description="Any JSON that the agent's input schema takes.")]
+    cron: Annotated[Text, Field(max_length=MAX_EXPRESSION_CHARACTERS)]
+    time_zone: Annotated[Text, Field(max_length=100)] = "UTC"
+    overlap: Overlap = "skip"
+    catch_up: CatchUp = "last"
+    catch_up_limit: Annotated[int, Field(ge=1, le=MAX_CATCH_UP)] = 10
+    jitter_seconds: Annotated[float, Field(ge=0, le=MAX_JITTER_SECONDS, allow_inf_nan=False)] = 0.0
+    user_id: Annotated[Id | None, Field(description="Whose runs they are; yours by default.")] = (
+        None
+    )
+
+    def to_schedule(self) -> NewSchedule:
+        return NewSchedule(**self.model_dump(exclude={"schedule_id", "user_id", "idempotency_key"}))
 
 
 class Nothing(Body):
@@ -255,6 +308,8 @@ RequestedCallModel = model_of(reports.RequestedCall)
 ThreadModel = model_of(reports.Thread)
 ApprovalModel = model_of(reports.Approval)
 DecidedModel = model_of(reports.Decided)
+ScheduleModel = model_of(reports.Schedule)
+ScheduleFireModel = model_of(reports.ScheduleFire)
 
 
 class StandsAt(BaseModel):
@@ -272,6 +327,10 @@ class RunPage(BaseModel):
 class ApprovalPage(BaseModel):
     approvals: list[ApprovalModel]  # type: ignore[valid-type]  # made while it runs
     next_cursor: str | None
+
+
+class Schedules(BaseModel):
+    schedules: list[ScheduleModel]  # type: ignore[valid-type]  # made while it runs
 
 
 class Calls(BaseModel):

@@ -62,6 +62,8 @@ def start_run(body: models.StartRun, order: CurrentOrder) -> Response:
         tenant_id=caller.tenant_id,
         on_busy=body.on_busy,
         limits=None if body.limits is None else body.limits.to_limits(),
+        start_at=body.start_at,
+        deadline=body.deadline,
         is_published=service.first_step is not None,
     )
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from celeriac.external_tools import external_tool
     from celeriac.limits import Limits
     from celeriac.rollback import Compensate, InBand
+    from celeriac.sleeping import sleep, wake_at
     from celeriac.tools import tool
 
 __all__ = [
@@ -27,7 +28,9 @@ __all__ = [
     "ToolError",
     "When",
     "external_tool",
+    "sleep",
     "tool",
+    "wake_at",
 ]
 
 _HOMES = {
@@ -42,7 +45,9 @@ _HOMES = {
     "ToolError": "celeriac.errors",
     "When": "celeriac.conditions",
     "external_tool": "celeriac.external_tools",
+    "sleep": "celeriac.sleeping",
     "tool": "celeriac.tools",
+    "wake_at": "celeriac.sleeping",
 }
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from celeriac import seconds
+from celeriac.approval import Approval
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import InvalidAgent, InvalidInput
 from celeriac.ids import DEFAULT_QUEUE
@@ -61,6 +62,7 @@ class Agent:
         self.instructions: Final = instructions
         self.tools: Final = tuple(tools)
         self.input: Final = None if input is None else _shape_of_input(name, input)
+        self.input_type: Final = input
         self.limits: Final = limits or Limits()
         self.queue: Final = queue
         self.think_timeout_seconds: Final = think_timeout_seconds
@@ -89,6 +91,39 @@ class Agent:
             raise
         except InvalidInput as error:
             raise InvalidInput(f"the input of agent {self.name} cannot be used: {error}") from error
+
+    def as_tool(
+        self,
+        name: str | None = None,
+        description: str | None = None,
+        *,
+        approval: Approval | None = None,
+    ) -> Tool[..., Any]:
+        """A tool for other agents: each call is answered by a run of this one (docs/children.md).
+
+        The run sees its input and nothing of the conversation it was called from. Its result is
+        the call's; if it fails or is cancelled, the model that called is told so. Raises
+        `InvalidAgent` as `tool` does.
+        """
+        from celeriac.delegation import agent_tool
+
+        return agent_tool(self, name, description, approval=approval)
+
+    def as_handoff(
+        self,
+        name: str | None = None,
+        description: str | None = None,
+        *,
+        approval: Approval | None = None,
+    ) -> Tool[..., Any]:
+        """A tool for other agents that hands the conversation over to this one: its run goes on
+        with all that was said so far, and its answer ends the run that called (docs/children.md).
+
+        If it fails or is cancelled, the model that called is told so and goes on itself.
+        """
+        from celeriac.delegation import agent_tool
+
+        return agent_tool(self, name, description, is_handoff=True, approval=approval)
 
     @staticmethod
     def prompt(value: JsonValue) -> str:

@@ -9,6 +9,7 @@
     │   ├── UnknownCall
     │   ├── UnknownApproval
     │   ├── UnknownThread
+    │   ├── UnknownSchedule
     │   ├── UnknownToken
     │   ├── InvalidDecision     without the reason or the answers that are asked for
     │   ├── InvalidReceipt      what another process says that a call did to files
@@ -75,6 +76,10 @@ class UnknownApproval(InvalidInput):
 
 class UnknownThread(InvalidInput):
     """There is no thread of that id, or it is another user's, which is not told."""
+
+
+class UnknownSchedule(InvalidInput):
+    """There is no schedule of that name."""
 
 
 class UnknownToken(InvalidInput):

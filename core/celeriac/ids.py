@@ -21,6 +21,8 @@ ApprovalId = NewType("ApprovalId", str)
 """One version of one call, as it was proposed. An edit makes another."""
 TokenId = NewType("TokenId", str)
 """Names a bearer token, and is not one."""
+ScheduleId = NewType("ScheduleId", str)
+"""The name of a schedule, which whoever adds it chooses."""
 WorkerId = NewType("WorkerId", str)
 ClaimToken = NewType("ClaimToken", str)
 """32 hex digits, fresh and random for each claim. A counter would not do: when Postgres forgets an

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from typing import Any
 
 from celeriac.codec import JsonValue
 from celeriac.errors import InvalidAgent
 
 _DAY_SECONDS = 86_400.0
+_NEWER = ("deadline_seconds", "depth", "children")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,11 @@ class Use:
     input_tokens: int = 0
     output_tokens: int = 0
     wall_seconds: float = 0.0  # since the run's first claim, without its pauses
+
+    def __add__(self, other: "Use") -> "Use":
+        return Use(
+            *(ours + theirs for ours, theirs in zip(astuple(self), astuple(other), strict=True))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +40,18 @@ class Limits:
     tokens: int = 1_000_000  # input and output together
     wall_seconds: float = 7 * _DAY_SECONDS
     corrections: int = 3  # answers in a row that had to be refused, each with a question back
+    deadline_seconds: float | None = None  # from when the run may begin, its pauses included
+    depth: int = 3  # runs below one another that calls of agents may start
+    children: int = 20  # runs that the run may start in all, hand-offs included
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            kind = int | float if name == "wall_seconds" else int
+            if name == "deadline_seconds" and value is None:
+                continue
+            is_time = name.endswith("_seconds")
+            kind = int | float if is_time else int
             if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value < math.inf:
-                kinds = "number" if name == "wall_seconds" else "whole number"
+                kinds = "number" if is_time else "whole number"
                 raise InvalidAgent(f"limit {name} is {value!r}; it must be a {kinds} above 0")
 
     def exceeded(self, use: Use) -> str | None:
@@ -60,7 +72,37 @@ class Limits:
         return None
 
     def to_json(self) -> dict[str, JsonValue]:
-        return asdict(self)
+        """The limits as a run stores them: the newer ones only if they are not the default, so
+        that the hashes of older agents stay what they are."""
+        newer = {field.name: field.default for field in fields(self) if field.name in _NEWER}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in newer or value != newer[name]
+        }
+
+    def capped(self, left: "Limits") -> "Limits":
+        """These limits, and at most those that are `left` to whoever starts the run."""
+        return replace(
+            self,
+            steps=min(self.steps, left.steps),
+            tool_calls=min(self.tool_calls, left.tool_calls),
+            tokens=min(self.tokens, left.tokens),
+            wall_seconds=min(self.wall_seconds, left.wall_seconds),
+            depth=min(self.depth, left.depth),
+            children=min(self.children, left.children),
+        )
+
+    def left(self, use: Use, shares: int) -> "Limits":
+        """An equal share of what is left of these limits after `use`, at least one of each."""
+        tokens = self.tokens - use.input_tokens - use.output_tokens
+        return replace(
+            self,
+            steps=max(1, (self.steps - use.steps) // shares),
+            tool_calls=max(1, (self.tool_calls - use.tool_calls) // shares),
+            tokens=max(1, tokens // shares),
+            wall_seconds=max(1.0, self.wall_seconds - use.wall_seconds),
+        )
 
     @classmethod
     def from_json(cls, stored: Mapping[str, JsonValue]) -> "Limits":

@@ -34,7 +34,7 @@ def load_agents(modules: Sequence[str]) -> dict[str, Agent]:
                 "and CELERIAC_AGENTS. Is that file not yours? Then rename yours: another module "
                 "has its name"
             )
-        for agent in found:
+        for agent in _with_children(found):
             # The same object twice is an agent that one module imports from another.
             if agents.get(agent.name, agent) is not agent:
                 raise InvalidAgent(
@@ -44,6 +44,18 @@ def load_agents(modules: Sequence[str]) -> dict[str, Agent]:
             agents[agent.name] = agent
             origins.setdefault(agent.name, name)
     return agents
+
+
+def _with_children(agents: Sequence[Agent]) -> list[Agent]:
+    """The agents, and those whose runs answer calls of theirs, each once."""
+    known: dict[int, Agent] = {}
+    todo = list(agents)
+    while todo:
+        agent = todo.pop(0)
+        if id(agent) not in known:
+            known[id(agent)] = agent
+            todo.extend(tool.agent for tool in agent.tools if tool.agent is not None)
+    return list(known.values())
 
 
 def _import(name: str) -> ModuleType:

@@ -11,7 +11,16 @@ from enum import Enum
 from typing import Any, cast
 
 from celeriac.codec import JsonValue
-from celeriac.ids import ApprovalId, CallId, RunId, ThreadId, TokenId, UserId, WorkerId
+from celeriac.ids import (
+    ApprovalId,
+    CallId,
+    RunId,
+    ScheduleId,
+    ThreadId,
+    TokenId,
+    UserId,
+    WorkerId,
+)
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 
 
@@ -137,6 +146,19 @@ class Principal:
 
 
 @dataclass(frozen=True, slots=True)
+class Child:
+    """A run that another one started, below the run that is shown."""
+
+    run_id: RunId
+    parent: Call  # that it answers
+    agent: str
+    status: RunStatus
+    phase: Phase | None
+    outcome: str | None
+    is_handoff: bool  # it goes on with its parent's conversation
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One run with all that came of it so far."""
 
@@ -162,6 +184,10 @@ class Run:
     kind: str  # agent, or rollback
     rolls_back: RunId | None  # of a rollback: the run that it undoes
     rollbacks: Sequence[RunId]  # of this run, the oldest first
+    parent: Call | None  # of a child: the call that it answers
+    children: Sequence[Child]  # the runs below it, each after the one that started it
+    start_at: datetime | None  # of a delayed run
+    deadline_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +217,40 @@ class Thread:
     user_id: UserId
     created_at: datetime
     runs: Sequence[RunLine]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFire:
+    """What came of one time of a schedule."""
+
+    scheduled_at: datetime
+    fired_at: datetime
+    triggered_by: UserId | None  # None: the time had come
+    outcome: str  # started, queued, skipped, or refused
+    run_id: RunId | None  # that was started
+    error: JsonValue  # why it was refused
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule, its next times, and what came of the latest, the newest first."""
+
+    schedule_id: ScheduleId
+    user_id: UserId  # whose runs it starts
+    agent: str
+    input: JsonValue
+    cron: str
+    time_zone: str
+    overlap: str
+    catch_up: str
+    catch_up_limit: int
+    jitter_seconds: float
+    paused: bool
+    next_fire_at: datetime | None
+    created_at: datetime
+    created_by: UserId
+    next_times: Sequence[datetime]
+    fires: Sequence[ScheduleFire]
 
 
 @dataclass(frozen=True, slots=True)

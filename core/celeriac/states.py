@@ -80,11 +80,18 @@ class StepKind(StrEnum):
 
 RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.QUEUED: frozenset(
-        # paused: no live worker has the agent any more. A claim comes first in all other cases.
-        {RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.NEEDS_ATTENTION, RunStatus.CANCELLED}
+        # paused: no live worker has the agent any more; failed: its deadline has passed. A claim
+        # comes first in all other cases.
+        {
+            RunStatus.RUNNING,
+            RunStatus.PAUSED,
+            RunStatus.NEEDS_ATTENTION,
+            RunStatus.FAILED,
+            RunStatus.CANCELLED,
+        }
     ),
     RunStatus.RUNNING: frozenset(set(RunStatus) - {RunStatus.RUNNING}),
-    RunStatus.PAUSED: frozenset({RunStatus.QUEUED, RunStatus.CANCELLED}),
+    RunStatus.PAUSED: frozenset({RunStatus.QUEUED, RunStatus.FAILED, RunStatus.CANCELLED}),
     RunStatus.NEEDS_ATTENTION: frozenset({RunStatus.QUEUED, RunStatus.FAILED, RunStatus.CANCELLED}),
     RunStatus.COMPLETED: frozenset(),
     RunStatus.FAILED: frozenset(),

@@ -20,13 +20,21 @@ class ToolFlags:
     """Another process executes the calls and submits their results."""
     verifies: bool = False
     """Runs the project's tests: its result tells `exit_code` and `output` (`celeriac.evidence`)."""
+    child: bool = False
+    """A call is answered by a run of another agent."""
+    handoff: bool = False
+    """That run goes on with the conversation, and its answer is the run's own."""
+    sleeps: bool = False
+    """A call only lets time pass."""
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The flags as an agent registers them."""
-        told: dict[str, JsonValue] = asdict(self)
-        if not self.verifies:
-            del told["verifies"]  # older hashes stay what they are
-        return told
+        """The flags as an agent registers them; the newer ones only if they are set, so that older
+        hashes stay what they are."""
+        return {
+            name: is_set
+            for name, is_set in asdict(self).items()
+            if is_set or name not in ("verifies", "child", "handoff", "sleeps")
+        }
 
     def contradiction(
         self, effect: EffectKind, *, takes_context: bool, is_async: bool

@@ -30,6 +30,8 @@ from celeriac.tool_flags import ToolFlags
 if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
 
+    from celeriac.agent import Agent
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -62,6 +64,8 @@ class Tool(Generic[P, R]):
     parameters: Parameters = field(repr=False)
     undoes: str | None = None
     """Of an undo (`celeriac.undo_tool`): the tool whose calls it takes back."""
+    agent: "Agent | None" = None
+    """Whose runs answer the calls (`celeriac.delegation`)."""
 
     def __post_init__(self) -> None:
         if self.undoes is not None:
@@ -187,6 +191,7 @@ class Tool(Generic[P, R]):
             "rollback": self.rollback.value,
             "approval": None if self.approval is None else self.approval.to_json(),
             "parameters_schema": copy.deepcopy(self.parameters.shape.exact_schema),
+            **({} if self.agent is None else {"agent": self.agent.name}),
         }
 
     def _refusal(self, problems: InvalidInput | str) -> InvalidArguments:

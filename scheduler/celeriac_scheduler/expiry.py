@@ -2,9 +2,10 @@
 
 import logging
 
-import psycopg
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection
 
+from celeriac.ids import ApprovalId
+from celeriac_scheduler.one_by_one import one_by_one
 from celeriac_storage import expiring
 from celeriac_storage.database import Database
 
@@ -12,19 +13,12 @@ logger = logging.getLogger(__name__)
 
 
 def expire_proposals(database: Database) -> None:
-    """End each of them; their runs go on, without the call having been made.
-
-    What went wrong with one of them is raised after the others have had their turn.
-    """
+    """End each of them; their runs go on, without the call having been made."""
     with database.connect() as connection:
         overdue = expiring.overdue(connection)
-    trouble: Exception | None = None
-    for approval_id in overdue:
-        try:
-            with database.begin() as connection:
-                if expiring.expire(connection, approval_id):
-                    logger.info("proposal %s has expired", approval_id)
-        except (DBAPIError, psycopg.Error) as error:
-            trouble = error
-    if trouble is not None:
-        raise trouble
+    one_by_one(database, overdue, _expire)
+
+
+def _expire(connection: Connection, approval_id: ApprovalId) -> None:
+    if expiring.expire(connection, approval_id):
+        logger.info("proposal %s has expired", approval_id)

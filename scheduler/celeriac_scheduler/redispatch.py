@@ -5,8 +5,9 @@ import logging
 from sqlalchemy.exc import DBAPIError
 
 from celeriac.settings import Settings
+from celeriac.testpoints import reach
 from celeriac_scheduler.outlet import Outlet
-from celeriac_storage import dispatch, threads, waking, workers
+from celeriac_storage import dispatch, threads, timers, waking, workers
 from celeriac_storage.database import Database
 from celeriac_tasks.broker import Broker
 
@@ -33,6 +34,18 @@ class Redispatch:
         self._outlet.publish(due)
         with self._database.connect() as connection:
             due = waking.take_due_timers(connection)
+        self._outlet.publish(due)
+        self._fire_timers()
+
+    def _fire_timers(self) -> None:
+        """Fire a batch of timers. More of them are left to the next time: failover comes first."""
+        with self._database.begin() as connection:
+            due = timers.fire_due(connection)
+            reach("timers.before_commit")
+        self._outlet.publish(due)
+        with self._database.begin() as connection:
+            due = timers.begin_delayed(connection)
+            reach("timers.before_commit")
         self._outlet.publish(due)
 
     def publish_overdue(self) -> None:

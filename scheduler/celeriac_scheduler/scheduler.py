@@ -22,7 +22,9 @@ from celeriac.errors import CeleriacError, DatabaseUnavailable
 from celeriac.settings import Settings
 from celeriac_scheduler.expiry import expire_proposals
 from celeriac_scheduler.failover import Failover
+from celeriac_scheduler.firing import fire_schedules
 from celeriac_scheduler.outlet import Outlet
+from celeriac_scheduler.overdue import cancel_orphans, end_overdue
 from celeriac_scheduler.pruning import PRUNE_SECONDS, prune_expired
 from celeriac_scheduler.redispatch import Redispatch
 from celeriac_storage import verdicts
@@ -46,6 +48,8 @@ PUBLISH_NEW_SECONDS = 0.1
 PUBLISH_OVERDUE_SECONDS = 0.25
 WATCH_BROKER_SECONDS = 0.25
 MIND_SECONDS = 1.0
+END_OVERDUE_SECONDS = 0.25
+FIRE_SECONDS = 0.25
 
 
 @dataclass(slots=True)
@@ -108,6 +112,9 @@ class Scheduler:
             Duty(redispatch.mind_threads, MIND_SECONDS),
             Duty(partial(expire_proposals, self._database), MIND_SECONDS),
             Duty(partial(prune_expired, self._database), PRUNE_SECONDS),
+            Duty(partial(end_overdue, self._database), END_OVERDUE_SECONDS),
+            Duty(partial(cancel_orphans, self._database), MIND_SECONDS),
+            Duty(partial(fire_schedules, self._database), FIRE_SECONDS),
         ]
         self._lead_until = 0.0
         self._ask_again_at = 0.0

@@ -1,6 +1,7 @@
 """The border: what a caller asks for becomes a run only if all of it can be used."""
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
@@ -11,8 +12,10 @@ from celeriac.ids import DEFAULT_QUEUE, DEFAULT_TENANT, RunId, TenantId, ThreadI
 from celeriac.limits import Limits
 from celeriac.messages import dump_message, user_message
 from celeriac.schemas import check_against_schema, strict_json
+from celeriac_storage import dispatch
 from celeriac_storage.starting import NewRun, OnBusy, known_agents, latest_definition
 
+LONGEST_SPAN = timedelta(days=10 * 365)
 MAX_INPUT_BYTES = 1024 * 1024
 """An input is stored, and told to the model. What is larger belongs in a store of its own."""
 
@@ -29,6 +32,10 @@ class Wish:
     tenant_id: TenantId = DEFAULT_TENANT
     on_busy: OnBusy = "wait"
     limits: Limits | None = None  # None: the agent's
+    start_at: datetime | None = None  # None: now
+    delay: timedelta | None = None  # the same from now on, by the database's clock
+    deadline: datetime | timedelta | None = None  # a time, or how long from when it may begin
+    start_key: str | None = None
     is_published: bool = False
 
 
@@ -54,20 +61,80 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
         limits = stored if isinstance(stored, dict) else {}
         value = _fitting(name, wish.input, definition.get("input_schema"))
     _check_size(name, value)
+    if wish.limits is not None:
+        limits = wish.limits.to_json()
+    start_at, deadline_at, deadline_seconds = _times(connection, wish, limits)
     return NewRun(
         run_id=wish.run_id,
         agent=name,
         input=value,
         user_message=dump_message(user_message(Agent.prompt(value))),
         word=word(Agent.prompt(value)) if wish.on_busy == "say" else None,
-        limits=limits if wish.limits is None else wish.limits.to_json(),
+        limits=limits,
         thread_id=wish.thread_id,
         user_id=wish.user_id,
         tenant_id=wish.tenant_id,
         queue=queue,
         on_busy=wish.on_busy,
+        start_at=start_at,
+        deadline_at=deadline_at,
+        deadline_seconds=deadline_seconds,
+        start_key=wish.start_key,
         is_published=wish.is_published,
     )
+
+
+def check_input(agent: Agent, value: object) -> None:
+    """Raise `InvalidInput` if no run of the agent could begin with this."""
+    _check_size(agent.name, agent.validate_input(value))
+
+
+def _times(
+    connection: Connection, wish: Wish, limits: dict[str, JsonValue]
+) -> tuple[datetime | None, datetime | None, float | None]:
+    """When the run may begin (None: now), and its deadline as a time and in seconds from then."""
+    of_limits = limits.get("deadline_seconds")
+    seconds = float(of_limits) if isinstance(of_limits, int | float) else None
+    if wish.start_at is None and wish.delay is None and wish.deadline is None:
+        return None, None, seconds
+    if wish.start_at is not None and wish.delay is not None:
+        raise InvalidInput("say either when the run starts or how long from now, not both")
+    now = dispatch.now(connection)
+    start_at = _aware(wish.start_at, "start_at")
+    if wish.delay is not None:
+        start_at = now + _positive(wish.delay, "delay")
+    if start_at is not None and start_at <= now:
+        start_at = None
+    if start_at is not None and wish.on_busy != "wait":
+        raise InvalidInput(
+            f"a run that starts at {start_at:%Y-%m-%d %H:%M:%S} UTC cannot know now whether its "
+            f"thread is busy then: on_busy={wish.on_busy!r} does not go with it"
+        )
+    if isinstance(wish.deadline, timedelta):
+        wanted = _positive(wish.deadline, "deadline").total_seconds()
+        return start_at, None, wanted if seconds is None else min(wanted, seconds)
+    deadline = _aware(wish.deadline, "deadline")
+    if deadline is not None and deadline <= (start_at or now):
+        raise InvalidInput(
+            f"the deadline {deadline.isoformat()} is not after the start, "
+            f"{(start_at or now).isoformat()}; nothing could be done"
+        )
+    return start_at, deadline, seconds
+
+
+def _aware(moment: datetime | None, name: str) -> datetime | None:
+    if moment is not None and moment.tzinfo is None:
+        raise InvalidInput(
+            f"{name}={moment.isoformat()} does not say in which time zone; give a datetime with "
+            "one, such as datetime.now(UTC) + timedelta(hours=1)"
+        )
+    return moment
+
+
+def _positive(span: timedelta, name: str) -> timedelta:
+    if not timedelta(0) < span <= LONGEST_SPAN:
+        raise InvalidInput(f"{name}={span} must be above 0 and at most {LONGEST_SPAN.days} days")
+    return span
 
 
 def word(text: str) -> dict[str, JsonValue]:

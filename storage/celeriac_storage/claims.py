@@ -6,7 +6,7 @@ token makes that harmless: whoever claims next writes another one, and only its 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -24,6 +24,7 @@ from celeriac.ids import (
     WorkerId,
     new_claim_token,
 )
+from celeriac.limits import Use
 from celeriac.states import Phase
 from celeriac_storage.database import fetch_row
 from celeriac_storage.requests import cancel_as_asked
@@ -65,11 +66,20 @@ class Claim:
     working_since: datetime  # the run's first claim, moved on by the time it has been paused
     step_started_at: datetime
     is_rollback: bool = False  # no model is asked: what another run did is undone
+    is_overdue: bool = False  # its deadline has passed
+    deadline_at: datetime | None = None
+    is_child: bool = False  # another run waits for its end
+    depth: int = 0  # how many runs stand above it
+    parent_run_id: RunId | None = None
+    history_until: int | None = None  # of a hand-off: it goes on from so many of its parent's
+    children_started: int = 0
+    child_use: Use = field(default_factory=Use)  # of its children that have ended
 
 
 _REQUESTS = """
     request_version, cancel_requested_at IS NOT NULL, interrupt_requested_at IS NOT NULL,
-    (last_said_at > interrupt_requested_at) IS TRUE, words_waiting
+    (last_said_at > interrupt_requested_at) IS TRUE, words_waiting,
+    (deadline_at <= clock_timestamp()) IS TRUE
 """
 """What was asked of a run: from its own row alone, which the same lock keeps as it is."""
 
@@ -98,7 +108,8 @@ RETURNING
     message_count, {_REQUESTS}, failed_thinks,
     tool_calls_used, input_tokens_used, output_tokens_used, limits,
     CASE WHEN run.step = 0 THEN input END, started_at + waited, step_started_at,
-    kind = 'rollback'
+    kind = 'rollback', deadline_at, parent_call_id IS NOT NULL, depth, parent_run_id,
+    history_until, children_started, child_steps_used, child_tool_calls_used, child_tokens_used
 """
 
 
@@ -138,16 +149,20 @@ def claim(
     (
         epoch, phase, agent, agent_hash, tenant_id, user_id, thread_id, thread_position, queue,
         state, message_count, request_version, is_cancel_requested, is_interrupt_requested,
-        is_interrupt_answered, said, failed_thinks,
+        is_interrupt_answered, said, is_overdue, failed_thinks,
         tool_calls_used, input_tokens_used, output_tokens_used, limits,
-        input_, working_since, step_started_at, is_rollback,
+        input_, working_since, step_started_at, is_rollback, deadline_at, is_child, depth,
+        parent_run_id, history_until, children_started, child_steps, child_tool_calls,
+        child_tokens,
     ) = row  # fmt: skip
     return Claim(
         run_id, step, token, worker_id, epoch, Phase(phase), agent, agent_hash, tenant_id, user_id,
         thread_id, thread_position, queue, state or {}, message_count, request_version,
         is_cancel_requested, is_interrupt_requested, is_interrupt_answered, said, failed_thinks,
         tool_calls_used, input_tokens_used, output_tokens_used, limits, input_, working_since,
-        step_started_at, is_rollback,
+        step_started_at, is_rollback, is_overdue, deadline_at, is_child, depth, parent_run_id,
+        history_until, children_started,
+        Use(child_steps, child_tool_calls, input_tokens=child_tokens),
     )  # fmt: skip
 
 
@@ -275,7 +290,10 @@ def refusal(connection: Connection, claim: Claim) -> Exception:
         (claim.run_id,),
     ).fetchone()
     assert row is not None, "runs are never deleted while somebody holds a claim"
-    status, step, token, request_version, is_cancelled, is_interrupted, is_answered, said = row
+    (
+        status, step, token, request_version, is_cancelled, is_interrupted, is_answered, said,
+        is_overdue,
+    ) = row  # fmt: skip
     if (step, token) == (claim.step, UUID(claim.token)):
         if request_version == claim.request_version:
             return CeleriacError(
@@ -290,6 +308,7 @@ def refusal(connection: Connection, claim: Claim) -> Exception:
                 is_interrupt_requested=is_interrupted,
                 is_interrupt_answered=is_answered,
                 said=said,
+                is_overdue=is_overdue,
             )
         )
     return Fenced(

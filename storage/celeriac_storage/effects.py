@@ -48,6 +48,9 @@ class Effect:
     verifies: bool = False
     checks: int = 0  # how often its precondition could not be read
     undoes: Undone | None = None  # it is an undo (`rollbacks.load`)
+    is_child: bool = False  # another run answers it
+    is_sleep: bool = False  # it waits for a timer
+    is_handoff: bool = False  # the answer of that other run ends this one
 
 
 def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[Effect]:
@@ -58,7 +61,8 @@ def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[
             token, result, convert_from(content, 'UTF8')::jsonb, error,
             coalesce(flags ? 'exclusive', false), requirement,
             coalesce(flags ? 'elsewhere', false), coalesce(flags ? 'mutates_workspace', false),
-            coalesce(flags ? 'verifies', false), checks
+            coalesce(flags ? 'verifies', false), checks, coalesce(flags ? 'child', false),
+            coalesce(flags ? 'sleeps', false), coalesce(flags ? 'handoff', false)
         FROM celeriac.effects LEFT JOIN celeriac.artifacts ON hash = result_artifact
         WHERE run_id = %s AND call_id = ANY (%s)
         ORDER BY step, call_index
@@ -70,12 +74,12 @@ def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[
             call_id, provider_call_id, tool, tool_version, EffectKind(kind), arguments,
             EffectState(state), attempt, None if token is None else token.hex,
             result if artifact is None else artifact, error, is_exclusive, requirement,
-            is_elsewhere, mutates_workspace, verifies, checks,
+            is_elsewhere, mutates_workspace, verifies, checks, None, is_child, is_sleep, is_handoff,
         )
         for (
             call_id, provider_call_id, tool, tool_version, kind, arguments, state, attempt, token,
             result, artifact, error, is_exclusive, requirement, is_elsewhere, mutates_workspace,
-            verifies, checks,
+            verifies, checks, is_child, is_sleep, is_handoff,
         ) in rows
     ]  # fmt: skip
 
@@ -120,7 +124,7 @@ class Attempt:
     """One try at an external effect, recorded before the call."""
 
     attempt: int
-    deadline_at: datetime | None  # None: another process makes the call
+    deadline_at: datetime | None  # None: the call is made elsewhere
 
 
 def begin_attempt(
@@ -130,22 +134,18 @@ def begin_attempt(
     timeout_seconds: float | None,
     approval: tuple[ApprovalId, int] | None = None,
     *,
-    is_by_hand: bool = False,
+    event: str = "effect.in_flight",
 ) -> Attempt:
     """Record that the call is about to be made; on which decision, by its id and version.
 
-    Without a timeout it is another process that makes it, whenever it likes, and the event is
-    `call.requested`; or people do it by hand: `undo.requested`. A requested call that changes
-    files elsewhere gets a nonce, which its receipt must say again. Raises `Fenced` or
-    `RequestsChanged` if the claim is lost or somebody asked for something.
+    Without a timeout it is somebody else who makes it, whenever they like. The run's history tells
+    of it as `event`. A requested call that changes files elsewhere gets a nonce, which its receipt
+    must say again. Raises `Fenced` or `RequestsChanged` if the claim is lost or somebody asked for
+    something.
 
     One statement, committed before the call, so that whatever happens in between is found later as
     in flight. It does not advance the step.
     """
-    is_elsewhere = timeout_seconds is None and not is_by_hand
-    event = "call.requested" if is_elsewhere else "effect.in_flight"
-    if is_by_hand:
-        event = "undo.requested"
     row = fetch_row(
         connection,
         """
@@ -188,7 +188,7 @@ def begin_attempt(
             "request_version": claim.request_version,
             "timeout_seconds": timeout_seconds,
             "event": event,
-            "is_elsewhere": is_elsewhere,
+            "is_elsewhere": event == "call.requested",
             "approval_id": None if approval is None else approval[0],
             "approval_version": None if approval is None else approval[1],
         },

@@ -65,13 +65,50 @@ def load_input(connection: Connection, run_id: RunId) -> JsonValue:
     return value
 
 
+def last_answer(connection: Connection, run_id: RunId) -> int:
+    """The position of the model's last answer: how many messages the run had before it."""
+    position: int = connection.exec_driver_sql(
+        "SELECT max(position) FROM celeriac.messages WHERE run_id = %s AND role = 'assistant'",
+        (run_id,),
+    ).scalar_one()
+    return position
+
+
+def load_inherited_messages(connection: Connection, claim: Claim) -> list[StoredMessage]:
+    """What was said before a run of a hand-off began, in order: by those that handed it on, and
+    in their thread before."""
+    chain: list[tuple[str, int]] = []
+    run_id, until = claim.parent_run_id, claim.history_until
+    while run_id is not None and until is not None:
+        chain.append((run_id, until))
+        run_id, until, position = connection.exec_driver_sql(
+            "SELECT parent_run_id, history_until, thread_position FROM celeriac.runs"
+            " WHERE run_id = %s",
+            (run_id,),
+        ).one()
+    if not chain:
+        return []
+    inherited = _messages_before(connection, claim, position)
+    for giver, count in reversed(chain):
+        inherited += load_messages(connection, RunId(giver))[:count]
+    return inherited
+
+
 def load_thread_messages(connection: Connection, claim: Claim) -> list[StoredMessage]:
     """What earlier runs of the thread said, in order. They are read where they are, never copied.
 
     Only completed root runs: another one may have stopped between a tool call and its result, and
     providers refuse a conversation with an unanswered call.
     """
-    if not claim.thread_position:
+    if claim.history_until is not None:
+        return load_inherited_messages(connection, claim)
+    return _messages_before(connection, claim, claim.thread_position)
+
+
+def _messages_before(
+    connection: Connection, claim: Claim, position: int | None
+) -> list[StoredMessage]:
+    if not position:
         return []
     rows = connection.exec_driver_sql(
         _MESSAGES
@@ -81,7 +118,7 @@ def load_thread_messages(connection: Connection, claim: Claim) -> list[StoredMes
             AND run.status = 'completed' AND run.kind <> 'rollback'
         ORDER BY run.thread_position, message.position
         """,
-        (claim.tenant_id, claim.thread_id, claim.thread_position),
+        (claim.tenant_id, claim.thread_id, position),
     )
     return [_message(row) for row in rows]
 

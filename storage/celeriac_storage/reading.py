@@ -19,9 +19,9 @@ from celeriac.ids import (
     effect_key,
     undo_key,
 )
-from celeriac.reports import Call, Effect, Event, Run, RunLine, Step, Thread, Wait, Worker
+from celeriac.reports import Call, Child, Effect, Event, Run, RunLine, Step, Thread, Wait, Worker
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
-from celeriac_storage import approvals
+from celeriac_storage import approvals, timers
 from celeriac_storage.requests import unknown_run
 from celeriac_storage.tables import runs
 from celeriac_storage.threads import HOLDS_THREAD
@@ -29,6 +29,7 @@ from celeriac_storage.workers import IS_ALIVE
 
 EVENTS_PER_READ = 1000
 DEPARTED_WORKERS_SHOWN = 100
+CHILDREN_SHOWN = 1000
 
 
 def read_run(connection: Connection, run_id: RunId) -> Run:
@@ -46,14 +47,20 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
                 SELECT run_id FROM celeriac.runs AS rollback
                 WHERE rollback.parent_run_id = run.run_id AND kind = 'rollback'
                 ORDER BY created_at, run_id
+            ), parent_call_id, deadline_at, (
+                SELECT due_at FROM celeriac.timers
+                WHERE timers.run_id = run.run_id AND timer_id = %s
             )
         FROM celeriac.runs AS run WHERE run_id = %s
         """,
-        (run_id,),
+        (timers.START, run_id),
     ).fetchone()
     if row is None:
         raise unknown_run(run_id)
-    *shown, created_at, finished_at, tenant_id, run_kind, parent, rollbacks = row
+    (
+        *shown, created_at, finished_at, tenant_id, run_kind, parent, rollbacks, parent_call,
+        deadline_at, start_at,
+    ) = row  # fmt: skip
     (
         _, thread_id, user_id, agent, status, phase, outcome, step, epoch, worker_id, deaths,
         input_, result, error,
@@ -124,7 +131,43 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
         run_kind,
         parent if run_kind == "rollback" else None,
         rollbacks,
+        None if parent_call is None else Call(parent, parent_call),
+        _children(connection, run_id),
+        start_at,
+        deadline_at,
     )
+
+
+def _children(connection: Connection, run_id: RunId) -> list[Child]:
+    """The runs below this one, each after the one that started it."""
+    rows: Sequence[Any] = connection.exec_driver_sql(
+        """
+        WITH RECURSIVE below AS (
+            SELECT child.*, ARRAY[(created_at, run_id)] AS path FROM celeriac.runs AS child
+            WHERE parent_run_id = %s AND parent_call_id IS NOT NULL
+            UNION ALL
+            SELECT child.*, path || (child.created_at, child.run_id)
+            FROM celeriac.runs AS child JOIN below ON child.parent_run_id = below.run_id
+            WHERE child.parent_call_id IS NOT NULL
+        )
+        SELECT run_id, parent_run_id, parent_call_id, agent, status, phase, outcome,
+            history_until IS NOT NULL
+        FROM below ORDER BY path LIMIT %s
+        """,
+        (run_id, CHILDREN_SHOWN),
+    ).fetchall()
+    return [
+        Child(
+            RunId(child),
+            Call(RunId(parent), CallId(call)),
+            agent,
+            RunStatus(status),
+            None if phase is None else Phase(phase),
+            outcome,
+            is_handoff,
+        )
+        for child, parent, call, agent, status, phase, outcome, is_handoff in rows
+    ]
 
 
 def list_runs(
@@ -304,7 +347,10 @@ def read_wait(connection: Connection, run_id: RunId) -> Wait:
     """What the run waits for, in facts; words are the reader's. Raises `UnknownRun`."""
     row: Any = connection.exec_driver_sql(
         f"""
-        SELECT phase, queue, wake_at, CASE WHEN phase = 'waiting_thread' THEN (
+        SELECT phase, queue, coalesce(wake_at, (
+                SELECT min(due_at) FROM celeriac.timers
+                WHERE timers.run_id = waiting.run_id AND fired_at IS NULL
+            )), CASE WHEN phase = 'waiting_thread' THEN (
                 SELECT run_id FROM celeriac.runs AS active
                 WHERE active.tenant_id = waiting.tenant_id
                     AND active.thread_id = waiting.thread_id AND {HOLDS_THREAD}

@@ -6,7 +6,8 @@ version of the requests it knows of, misses, learns of the new one, and records 
 well as that the run stops there. So a running effect is never cut off from its record. If no step
 is to come any more, whoever leaves the run so calls `cancel_as_asked`.
 
-Rows are locked in this order: the run, its thread, the thread's next run.
+Rows are locked in this order: the run, its children (never waited for), its parent, its thread, the
+thread's next run.
 """
 
 from collections.abc import Collection
@@ -16,9 +17,8 @@ from sqlalchemy import Connection
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import Conflict, UnknownRun
 from celeriac.ids import RunId, UserId
-from celeriac.states import EffectState, Phase, RunStatus
-from celeriac_storage import approvals, run_events
-from celeriac_storage.settling import UNANSWERED, settle
+from celeriac.states import Phase, RunStatus
+from celeriac_storage import ending, run_events
 from celeriac_storage.threads import HOLDS_THREAD, wake_next_of_thread
 
 
@@ -51,7 +51,7 @@ def request_cancel(connection: Connection, run_id: RunId, by: UserId) -> RunStat
         return status
     if status.is_terminal:
         raise Conflict(f"run {run_id} is {status} already; it cannot be cancelled any more")
-    if status is RunStatus.RUNNING or _finds_out(connection, run_id, status):
+    if status is RunStatus.RUNNING or finds_out(connection, run_id, status):
         if not is_requested:
             _ask(connection, run_id, by)
         return status
@@ -79,15 +79,23 @@ def request_interrupt(connection: Connection, run_id: RunId, by: UserId) -> RunS
         SELECT status, phase, cancel_requested_at IS NOT NULL,
             interrupt_requested_at IS NOT NULL AND (last_said_at > interrupt_requested_at)
                 IS NOT TRUE,
-            tenant_id, thread_id, {HOLDS_THREAD}, kind = 'rollback'
+            tenant_id, thread_id, {HOLDS_THREAD}, kind = 'rollback',
+            phase = 'waiting_timer' AND epoch = 0
         FROM celeriac.runs AS active WHERE run_id = %s FOR UPDATE
         """,
         (run_id,),
     ).fetchone()
     if row is None:
         raise unknown_run(run_id)
-    status, phase, is_cancelled, is_requested, tenant_id, thread_id, holds_thread, undoes = row
+    (
+        status, phase, is_cancelled, is_requested, tenant_id, thread_id, holds_thread, undoes,
+        is_delayed,
+    ) = row  # fmt: skip
     status = RunStatus(status)
+    if is_delayed:
+        raise Conflict(
+            f"run {run_id} has not begun: its time has not come. `celeriac cancel {run_id}` ends it"
+        )
     if undoes and not status.is_terminal:
         raise Conflict(
             f"run {run_id} is a rollback and waits for no user: `celeriac cancel {run_id}` stops "
@@ -104,7 +112,7 @@ def request_interrupt(connection: Connection, run_id: RunId, by: UserId) -> RunS
         "UPDATE celeriac.runs SET interrupt_requested_at = clock_timestamp() WHERE run_id = %s",
         (run_id,),
     )
-    if status is RunStatus.RUNNING or _finds_out(connection, run_id, status):
+    if status is RunStatus.RUNNING or finds_out(connection, run_id, status):
         return status
     connection.exec_driver_sql(
         """
@@ -126,7 +134,8 @@ def asked_to_stop(connection: Connection, run_ids: Collection[RunId]) -> list[Ru
     """Those of the runs that were asked to end or to pause. Locks nothing."""
     rows = connection.exec_driver_sql(
         "SELECT run_id FROM celeriac.runs WHERE run_id = ANY (%s)"
-        " AND (cancel_requested_at IS NOT NULL OR interrupt_requested_at IS NOT NULL)",
+        " AND (cancel_requested_at IS NOT NULL OR interrupt_requested_at IS NOT NULL"
+        " OR deadline_passed_at IS NOT NULL)",
         (list(run_ids),),
     )
     return [RunId(row[0]) for row in rows]
@@ -149,7 +158,30 @@ def cancel_as_asked(connection: Connection, run_ids: Collection[RunId]) -> int:
     return len(rows)
 
 
-def _finds_out(connection: Connection, run_id: RunId, status: RunStatus) -> bool:
+def cancel_children(connection: Connection, run_id: RunId) -> None:
+    """Cancel the runs that this run has started, in the transaction in which it ends.
+
+    One that somebody has locked just now is left to a scheduler (`children.orphans`): it may be
+    ending, and then waits for our run.
+    """
+    rows = connection.exec_driver_sql(
+        """
+        SELECT run_id FROM celeriac.runs
+        WHERE parent_run_id = %s AND parent_call_id IS NOT NULL AND finished_at IS NULL
+        FOR UPDATE SKIP LOCKED
+        """,
+        (run_id,),
+    ).all()
+    for (child,) in rows:
+        request_cancel(connection, RunId(child), by_parent(run_id))
+
+
+def by_parent(run_id: RunId) -> UserId:
+    """Who cancels the children of a run that has ended."""
+    return UserId(f"run {run_id}")  # no user's id has a blank
+
+
+def finds_out(connection: Connection, run_id: RunId, status: RunStatus) -> bool:
     """Whether the run only waits for the moment to look what came of a call."""
     if status is not RunStatus.PAUSED:
         return False
@@ -180,55 +212,8 @@ def _ask(connection: Connection, run_id: RunId, by: UserId) -> None:
 def _cancel(
     connection: Connection, run_id: RunId, was: RunStatus, by: UserId | None = None
 ) -> None:
-    # No step will come to find what a lost worker left in flight, or what another process was
-    # asked to do, so now it is `unknown`.
-    in_flight = connection.exec_driver_sql(
-        "SELECT call_id, tool, coalesce(flags ? 'elsewhere', false) FROM celeriac.effects"
-        " WHERE run_id = %s AND state = 'in_flight' ORDER BY step, call_index",
-        (run_id,),
-    ).all()
-    events: list[dict[str, JsonValue]] = []
-    for call_id, tool, is_elsewhere in in_flight:
-        error = UNANSWERED if is_elsewhere else _LOST
-        settle(
-            connection,
-            run_id,
-            EffectState.IN_FLIGHT,
-            EffectState.UNKNOWN,
-            call_id=call_id,
-            error=error,
-            evidence=error,
-        )
-        told: dict[str, JsonValue] = {"call_id": call_id, "tool": tool, "error": error}
-        events.append({"type": "effect.unknown", "data": told})
-    ending: dict[str, JsonValue] = {"outcome": "cancelled"}
+    facts: dict[str, JsonValue] = {"outcome": "cancelled"}
     if by is not None:  # else `run.cancel_requested` says it, as before a step that heeds it
-        ending["by"] = by
-    events.append({"type": "run.cancelled", "data": ending})
-    approvals.cancel_pending(connection, run_id)
-    connection.exec_driver_sql(
-        """
-        WITH run AS (
-            UPDATE celeriac.runs SET status = 'cancelled', outcome = 'cancelled',
-                phase = NULL, resume_phase = NULL, wake_at = NULL, error = NULL,
-                cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
-                request_version = request_version + 1, finished_at = clock_timestamp(),
-                published_at = NULL, publish_count = 0,
-                last_event_seq = last_event_seq + jsonb_array_length(%(events)s::jsonb)
-            WHERE run_id = %(run_id)s AND status = %(was)s
-            RETURNING run_id, last_event_seq
-        )
-        INSERT INTO celeriac.events (run_id, seq, type, data)
-        SELECT run_id, last_event_seq - jsonb_array_length(%(events)s::jsonb) + entry.number,
-            entry.value ->> 'type', entry.value -> 'data'
-        FROM run, jsonb_array_elements(%(events)s::jsonb) WITH ORDINALITY AS entry (value, number)
-        """,
-        {"run_id": run_id, "was": was.value, "events": dumps(events)},
-    )
-
-
-_LOST: dict[str, JsonValue] = {
-    "kind": "worker_lost",
-    "message": "the worker that made the call was lost, and the run was cancelled before anybody "
-    "found out what came of it",
-}
+        facts["by"] = by
+    ending.end(connection, run_id, was, ending.Ending(RunStatus.CANCELLED, "cancelled", facts))
+    cancel_children(connection, run_id)

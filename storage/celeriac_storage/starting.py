@@ -3,6 +3,7 @@ called.
 """
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal
 
 from sqlalchemy import Connection, func, select
@@ -14,17 +15,27 @@ from celeriac.ids import (
     DEFAULT_QUEUE,
     DEFAULT_TENANT,
     DEFAULT_USER,
+    CallId,
     RunId,
     TenantId,
     ThreadId,
     UserId,
 )
 from celeriac.states import Phase, RunStatus
-from celeriac_storage import audit_trail, inbox, tables
+from celeriac_storage import audit_trail, inbox, tables, timers
 from celeriac_storage.threads import HOLDS_THREAD
 from celeriac_storage.workers import IS_ALIVE
 
 OnBusy = Literal["wait", "reject", "say"]
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The call that a run is the answer to."""
+
+    run_id: RunId
+    call_id: CallId
+    history_until: int | None = None  # of a hand-off: it goes on from so many of its messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,11 @@ class NewRun:
     on_busy: OnBusy = "wait"
     word: dict[str, JsonValue] | None = None  # the same as said during a run: for on_busy="say"
     rolls_back: RunId | None = None  # no agent's run: it undoes what that one did
+    parent: Parent | None = None  # the thread is that of the parent, and it has no turn in it
+    start_at: datetime | None = None  # it waits until then, and only then for its thread
+    deadline_at: datetime | None = None
+    deadline_seconds: float | None = None  # from when it may begin; the sooner of both counts
+    start_key: str | None = None  # one of all runs of its tenant
     is_published: bool = False  # the caller publishes it right after the commit
 
 
@@ -56,7 +72,8 @@ class Started:
 def start(connection: Connection, new: NewRun) -> Started:
     """Create the run. Needs a transaction, which may be the caller's own.
 
-    The run is `queued`, or `paused` because its thread is busy or no live worker has the agent.
+    The run is `queued`, or `paused` because its thread is busy, no live worker has the agent, or
+    its time has not come.
     With `on_busy="say"` the input goes to the thread's active run, or to one that waits for its
     user, if there is one, and no run is created; then the status and phase are that run's. Starting
     that again under the same run id says nothing more.
@@ -68,20 +85,47 @@ def start(connection: Connection, new: NewRun) -> Started:
     position = _take_thread_position(connection, new)
     if new.word is not None and (told := _say_instead(connection, new, new.word)) is not None:
         return told
-    paused_for = _reason_to_wait(connection, new)
+    started = _insert(connection, new, position, _reason_to_wait(connection, new))
+    if new.start_at is not None:
+        timers.set_timer(connection, new.run_id, timers.START, new.start_at)
+    return started
+
+
+def start_child(connection: Connection, new: NewRun) -> Started:
+    """Create a run that another one has asked for, in the transaction in which that one pauses.
+
+    It is in its parent's thread and has no turn there. It has at most its parent's deadline.
+    """
+    assert new.parent is not None
+    is_stranded = not has_live_worker(connection, new.agent, new.queue)
+    return _insert(connection, new, None, Phase.WAITING_WORKER if is_stranded else None)
+
+
+def _insert(
+    connection: Connection, new: NewRun, position: int | None, paused_for: Phase | None
+) -> Started:
+    parent = new.parent
     created = connection.exec_driver_sql(
         """
         WITH run AS (
             INSERT INTO celeriac.runs (run_id, tenant_id, user_id, thread_id, thread_position,
-                root_run_id, parent_run_id, kind, agent, status, phase, resume_phase, queue, limits,
-                input, published_at, publish_count, message_count, last_event_seq)
+                root_run_id, parent_run_id, parent_call_id, depth, history_until, kind, agent,
+                status, phase, resume_phase, queue, limits, input, published_at, publish_count,
+                message_count, last_event_seq, start_key, deadline_at)
             SELECT %(run_id)s, %(tenant_id)s, %(user_id)s, %(thread_id)s, %(position)s,
-                %(run_id)s, %(rolls_back)s::text,
+                coalesce(parent.root_run_id, %(run_id)s),
+                coalesce(%(rolls_back)s::text, parent.run_id), %(parent_call)s::text,
+                coalesce(parent.depth + 1, 0), %(history_until)s,
                 CASE WHEN %(rolls_back)s::text IS NULL THEN 'agent' ELSE 'rollback' END,
                 %(agent)s, %(status)s, %(phase)s, %(resume_phase)s, %(queue)s,
                 %(limits)s::jsonb, %(input)s::jsonb,
                 CASE WHEN %(is_published)s THEN clock_timestamp() END, %(is_published)s::int, 1,
-                %(events)s
+                %(events)s, %(start_key)s::text,
+                least(%(deadline_at)s::timestamptz, parent.deadline_at,
+                    coalesce(%(start_at)s::timestamptz, clock_timestamp())
+                        + make_interval(secs => %(deadline_seconds)s::float8))
+            FROM (SELECT) AS one
+                LEFT JOIN celeriac.runs AS parent ON parent.run_id = %(parent_run)s::text
             -- Its input may have been said to another run instead, before an answer that got lost.
             WHERE NOT EXISTS (SELECT FROM celeriac.inbox WHERE key = %(key)s)
             ON CONFLICT (run_id) DO NOTHING
@@ -98,15 +142,18 @@ def start(connection: Connection, new: NewRun) -> Started:
             SELECT run_id, 2, 'run.paused', %(paused)s::jsonb FROM run
                 WHERE %(status)s = 'paused'
         )
-        SELECT CASE WHEN NOT %(is_published)s THEN pg_notify('celeriac_started', '') END FROM run
+        SELECT CASE WHEN %(is_told)s THEN pg_notify('celeriac_started', '') END FROM run
         """,
         {
             "run_id": new.run_id,
             "tenant_id": new.tenant_id,
             "user_id": new.user_id,
             "thread_id": new.thread_id,
-            "position": position,
+            "position": position if new.start_at is None else None,
             "rolls_back": new.rolls_back,
+            "parent_run": None if parent is None else parent.run_id,
+            "parent_call": None if parent is None else parent.call_id,
+            "history_until": None if parent is None else parent.history_until,
             "agent": new.agent,
             "status": "queued" if paused_for is None else "paused",
             "phase": paused_for or Phase.WAITING_MODEL,
@@ -115,10 +162,17 @@ def start(connection: Connection, new: NewRun) -> Started:
             "limits": dumps(new.limits),
             "input": dumps(new.input),
             "is_published": new.is_published and paused_for is None,
+            # Not of a child: a notification takes a lock that is global to the server, and its
+            # parent's step holds that across the flush of its commit.
+            "is_told": not new.is_published and parent is None,
             "events": 1 if paused_for is None else 2,
             "key": inbox.key_of_start(new.run_id),
+            "start_key": new.start_key,
+            "start_at": new.start_at,
+            "deadline_at": new.deadline_at,
+            "deadline_seconds": new.deadline_seconds,
             "message": dumps(new.user_message),
-            "created": dumps({"agent": new.agent, "thread_id": new.thread_id}),
+            "created": dumps(_created(new)),
             "paused": dumps({"phase": paused_for}),
         },
     ).fetchone()
@@ -127,6 +181,16 @@ def start(connection: Connection, new: NewRun) -> Started:
     if paused_for is None:
         return Started(RunStatus.QUEUED, Phase.WAITING_MODEL)
     return Started(RunStatus.PAUSED, paused_for)
+
+
+def _created(new: NewRun) -> dict[str, JsonValue]:
+    facts: dict[str, JsonValue] = {"agent": new.agent, "thread_id": new.thread_id}
+    if new.parent is not None:
+        facts["parent_run_id"] = new.parent.run_id
+        facts["parent_call_id"] = new.parent.call_id
+    if new.start_at is not None:
+        facts["start_at"] = new.start_at.astimezone(UTC).isoformat()
+    return facts
 
 
 def record_refusal(
@@ -246,6 +310,8 @@ def _run_exists(run_id: RunId, listener: RunId | None = None) -> RunExists:
 
 
 def _reason_to_wait(connection: Connection, new: NewRun) -> Phase | None:
+    if new.start_at is not None:
+        return Phase.WAITING_TIMER
     active = connection.exec_driver_sql(
         f"""
         SELECT run_id FROM celeriac.runs AS active

@@ -9,6 +9,7 @@ from celeriac.ids import CallId, RunId
 from celeriac.rollback import Rollback
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac_storage.approvals import Proposal
+from celeriac_storage.dispatch import Due
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +187,4 @@ class Committed:
     status: RunStatus
     committed_at: datetime
     last_event_seq: int
+    parent_step: Due | None = None  # of the run that waited for this one; to be published

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.states import EffectState, Phase, RunStatus
+from celeriac_storage import children
 from celeriac_storage.claims import Claim, refusal
 from celeriac_storage.database import fetch_row
 from celeriac_storage.step_record import (
@@ -72,7 +73,10 @@ def commit(
     )
     if row is None:
         raise refusal(connection, claim)
-    committed = Committed(row[0], RunStatus(row[1]), row[2], row[3])
+    parent_step = None
+    if claim.is_child and record.next.status.is_terminal:
+        parent_step = children.report_end(connection, claim.run_id, is_published=True)
+    committed = Committed(row[0], RunStatus(row[1]), row[2], row[3], parent_step)
     if record.next.releases_thread:
         wake_next_of_thread(connection, claim.tenant_id, claim.thread_id)
     return committed

@@ -145,6 +145,15 @@ runs = Table(
     Column("words_waiting", Integer, nullable=False),
     Column("last_said_at", _TIME),
     Column("traceparent", Text),
+    Column("deadline_at", _TIME),
+    Column("deadline_passed_at", _TIME),
+    Column("parent_call_id", Text),
+    Column("depth", SmallInteger, nullable=False),
+    Column("history_until", Integer),
+    Column("children_started", Integer, nullable=False),
+    Column("child_steps_used", Integer, nullable=False),
+    Column("child_tool_calls_used", Integer, nullable=False),
+    Column("child_tokens_used", BigInteger, nullable=False),
 )
 
 checkpoints = Table(
@@ -407,4 +416,49 @@ strangers = Table(
     Column("attempts", BigInteger, nullable=False),
     Column("first_at", _TIME, nullable=False),
     Column("last_at", _TIME, nullable=False),
+)
+
+timers = Table(
+    "timers",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("timer_id", Text, primary_key=True),
+    Column("due_at", _TIME, nullable=False),
+    Column("created_at", _TIME, nullable=False),
+    Column("fired_at", _TIME),
+)
+
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("schedule_id", Text, primary_key=True),
+    Column("user_id", Text, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("input", JSONB, nullable=False),
+    Column("cron", Text, nullable=False),
+    Column("time_zone", Text, nullable=False),
+    Column("overlap", Text, nullable=False),
+    Column("catch_up", Text, nullable=False),
+    Column("catch_up_limit", Integer, nullable=False),
+    Column("jitter_seconds", Double, nullable=False),
+    Column("next_fire_at", _TIME),
+    Column("due_at", _TIME),
+    Column("created_at", _TIME, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("paused_at", _TIME),
+    Column("removed_at", _TIME),
+)
+
+schedule_fires = Table(
+    "schedule_fires",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("schedule_id", Text, primary_key=True),
+    Column("scheduled_at", _TIME, primary_key=True),
+    Column("fired_at", _TIME, nullable=False),
+    Column("triggered_by", Text),
+    Column("outcome", Text, nullable=False),
+    Column("run_id", Text),
+    Column("error", JSONB),
 )

@@ -13,7 +13,7 @@ from celeriac.codec import JsonValue, dumps
 from celeriac.context import ToolContext
 from celeriac.ids import effect_key, undo_key
 from celeriac.messages import results_message
-from celeriac.states import EffectKind, EffectState, Phase, StepKind
+from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
 from celeriac.tools import Tool
 from celeriac_storage import artifacts, consuming, effects, history
@@ -52,11 +52,23 @@ class Batch:
         first = self.effects[0]
         return first.is_elsewhere and not first.state.is_settled
 
+    @property
+    def is_delegated(self) -> bool:
+        """Whether runs of other agents are to answer these calls."""
+        first = self.effects[0]
+        return first.is_child and not first.state.is_settled
+
+    @property
+    def is_sleep(self) -> bool:
+        """Whether the call only lets time pass."""
+        first = self.effects[0]
+        return first.is_sleep and not first.state.is_settled
+
 
 def next_batch(pending: Sequence[Effect]) -> Batch:
     """Adjacent calls from the first on that run side by side, at most `MAX_PARALLEL_READS`; all
-    adjacent ones that another process is to execute, up to the first that changes files; or exactly
-    one other.
+    adjacent ones that another process is to execute, up to the first that changes files; all that
+    other runs are to answer; or exactly one other.
 
     Of those that can be made now: a call that waits for a person stays where it is, and what was
     begun is seen to its end first. At least one must be left (`approving.waits`).
@@ -68,6 +80,8 @@ def next_batch(pending: Sequence[Effect]) -> Batch:
         chosen = list(takewhile(_may_run_beside_others, ready))[:MAX_PARALLEL_READS]
     elif not begun and _may_be_requested_with_others(ready[0]):
         chosen = _up_to_a_change(takewhile(_may_be_requested_with_others, ready))
+    elif not begun and _may_be_delegated_with_others(ready[0]):
+        chosen = list(takewhile(_may_be_delegated_with_others, ready))
     calls = {effect.call_id for effect in chosen}
     return Batch(chosen, [effect for effect in pending if effect.call_id not in calls])
 
@@ -95,6 +109,10 @@ def _up_to_a_change(effects: Iterable[Effect]) -> list[Effect]:
         if effect.mutates_workspace:
             break
     return chosen
+
+
+def _may_be_delegated_with_others(effect: Effect) -> bool:
+    return effect.is_child and not effect.state.is_settled and effect.requirement is None
 
 
 def _only_reads(effect: Effect) -> bool:
@@ -319,6 +337,11 @@ class Acting:
         following = Next.queued(Phase.WAITING_TOOL if batch.remaining else Phase.WAITING_MODEL)
         if batch.remaining and approving.waits(batch.remaining):
             following = approving.WAIT_FOR_PEOPLE
+        reason = "after_tools"
+        handed = [e for e in batch.effects if e.is_handoff and e.state is EffectState.COMMITTED]
+        if handed:  # the only call of its response
+            following = Next(RunStatus.COMPLETED, outcome="completed", result=handed[0].result)
+            reason = "terminal"
         state: dict[str, JsonValue] = {}
         if batch.remaining:
             state["pending"] = [effect.call_id for effect in batch.remaining]
@@ -329,7 +352,7 @@ class Acting:
             StepRecord(
                 next=following,
                 kind=StepKind.ACT,
-                reason="after_tools",
+                reason=reason,
                 state=state,
                 messages=[Message("results", {"calls": told})],
                 events=self._events(settled),

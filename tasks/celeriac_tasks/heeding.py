@@ -5,12 +5,16 @@ from dataclasses import replace
 
 from celeriac.states import EffectState, Phase, RunStatus
 from celeriac_storage.claims import Claim
+from celeriac_storage.deadlines import passed_error
 from celeriac_storage.effects import Effect
 from celeriac_storage.step_record import Next, StepRecord
 from celeriac_tasks import requesting
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE
 from celeriac_tasks.loaded_agent import LoadedAgent
-from celeriac_tasks.requesting import WAIT_FOR_RESULTS
+from celeriac_tasks.requesting import WAIT_FOR_CHILDREN, WAIT_FOR_RESULTS
+from celeriac_tasks.sleeping import WAIT_FOR_TIMER
+
+_WAITS = (WAIT_FOR_PEOPLE, WAIT_FOR_RESULTS, WAIT_FOR_CHILDREN, WAIT_FOR_TIMER)
 
 
 def heeding(
@@ -35,8 +39,8 @@ def heeding(
             tools_hash=loaded.tools_hash,
             prompt_hash=loaded.prompt_hash,
         )
-    if record.next in (WAIT_FOR_PEOPLE, WAIT_FOR_RESULTS) and was_asked:
-        # Perhaps it was what is waited for, a decision or a result: look again.
+    if record.next in _WAITS and was_asked:
+        # Perhaps it was what is waited for, a decision, a result or a timer: look again.
         record = replace(record, next=Next.queued(Phase.WAITING_TOOL))
     if claim.said and record.advances and record.next.asks_model_next:
         # Before any call is asked for, or after all results: providers refuse words between.
@@ -59,6 +63,15 @@ def heeding(
             record,
             next=Next.cancelled(),
             reason="cancelled",
+            settled=[*record.settled, *settled],
+            events=[*record.events, *events],
+        )
+    if claim.is_overdue and goes_on:
+        settled, events = requesting.abandoned(requested)
+        return replace(
+            record,
+            next=Next.failed("limit_exceeded", passed_error(claim.deadline_at)),
+            reason="limit_exceeded",
             settled=[*record.settled, *settled],
             events=[*record.events, *events],
         )

@@ -1,4 +1,4 @@
-"""Calls that another process executes: requested, and waited for with nothing held.
+"""Calls that another process or another run answers: requested, and waited for with nothing held.
 
 The request and the pause are one transaction, so that nobody can answer a call before the run
 waits for it, and a crash leaves either both or neither.
@@ -21,11 +21,18 @@ from celeriac_tasks.approving import authorized
 from celeriac_tasks.loaded_agent import LoadedAgent
 
 WAIT_FOR_RESULTS = Next(RunStatus.PAUSED, Phase.WAITING_EXTERNAL, resume_phase=Phase.WAITING_TOOL)
+WAIT_FOR_CHILDREN = Next(RunStatus.PAUSED, Phase.WAITING_CHILD, resume_phase=Phase.WAITING_TOOL)
 
 
 def is_requested(effect: Effect) -> bool:
-    """Whether another process is to tell the result of this call."""
-    return effect.is_elsewhere and effect.state is EffectState.IN_FLIGHT
+    """Whether another process or another run is to tell the result of this call."""
+    return (effect.is_elsewhere or effect.is_child) and effect.state is EffectState.IN_FLIGHT
+
+
+def wait_for(requested: Sequence[Effect]) -> Next:
+    """The pause until the results of these calls are in."""
+    is_delegated = any(effect.is_child for effect in requested)
+    return WAIT_FOR_CHILDREN if is_delegated else WAIT_FOR_RESULTS
 
 
 def drifted(pending: Sequence[Effect]) -> StepRecord | None:
@@ -47,16 +54,17 @@ def requested(
     Raises `Fenced`, `RequestsChanged` or `ApprovalLost`, and then nothing is requested.
     """
     first = batch.effects[0]
+    event = "call.delegated" if first.is_child else "call.requested"
     if first.requirement is None:
         with database.begin() as connection:
             for effect in batch.effects:
-                effects.begin_attempt(connection, claim, effect.call_id, None)
+                effects.begin_attempt(connection, claim, effect.call_id, None, event=event)
             yield connection
         return
     with authorized(database, claim, loaded.tools[first.tool], first) as (connection, decision):
         assert decision is not None
         approval = (decision.approval_id, decision.version)
-        effects.begin_attempt(connection, claim, first.call_id, None, approval)
+        effects.begin_attempt(connection, claim, first.call_id, None, approval, event=event)
         yield connection
 
 

@@ -19,16 +19,19 @@ from sqlalchemy import Connection
 
 from celeriac.errors import DatabaseUnavailable, Fenced
 from celeriac.ids import ClaimToken, RunId
-from celeriac.limits import Limits, Use
+from celeriac.limits import Limits
+from celeriac.sleeping import wait_of
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
-from celeriac_storage import claims, dispatch, effects, rollbacks
+from celeriac_storage import claims, dispatch, effects, rollbacks, timers
 from celeriac_storage.claims import Claim, RequestsChanged
 from celeriac_storage.consuming import ApprovalLost
+from celeriac_storage.deadlines import passed_error
+from celeriac_storage.dispatch import Due
 from celeriac_storage.effects import Effect
 from celeriac_storage.step_record import Committed, Next, StepRecord
 from celeriac_storage.steps import commit
-from celeriac_tasks import approving, requesting, undoing
+from celeriac_tasks import approving, delegating, requesting, sleeping, undoing
 from celeriac_tasks.acting import Acting, Batch, next_batch
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE
 from celeriac_tasks.conversation import Conversation, pending_calls
@@ -36,7 +39,7 @@ from celeriac_tasks.external_call import ExternalCall
 from celeriac_tasks.heeding import heeding
 from celeriac_tasks.late_reports import committed_after_all
 from celeriac_tasks.loaded_agent import LoadedAgent
-from celeriac_tasks.requesting import WAIT_FOR_RESULTS
+from celeriac_tasks.requesting import WAIT_FOR_CHILDREN, WAIT_FOR_RESULTS
 from celeriac_tasks.thinking import think
 from celeriac_tasks.transacting import commit_with_tool
 from celeriac_tasks.transition import Transition
@@ -106,6 +109,7 @@ def _go_on(worker: WorkerProcess, claim: Claim) -> None:
                 step = _Step(worker, loaded, claim, conversation, worker.may_keep_claim(taken))
                 committed = step.take()
                 worker.wake_readers(claim.run_id)
+                _publish_others(worker, step.due, committed.parent_step)
                 if committed.status is not RunStatus.RUNNING:
                     break
                 claim = step.following_claim(committed)
@@ -129,6 +133,16 @@ def _go_on(worker: WorkerProcess, claim: Claim) -> None:
         raise
 
 
+def _publish_others(worker: WorkerProcess, started: Sequence[Due], parent: Due | None) -> None:
+    """The first steps of the run's children, or that of the run that waited for it. If the process
+    dies before this, the scheduler publishes them."""
+    for due in started:
+        worker.publish(due.run_id, due.step, due.queue)
+    if parent is not None:
+        worker.wake_readers(parent.run_id)
+        worker.publish(parent.run_id, parent.step, parent.queue)
+
+
 class _Step:
     """One step under a claim."""
 
@@ -149,6 +163,7 @@ class _Step:
         self._record: StepRecord | None = None
         self._requested: Sequence[Effect] = ()  # whose results another process is to submit
         self._was_asked = False  # for something, after the record to commit was made
+        self.due: Sequence[Due] = ()  # steps of other runs, to be published after the commit
 
     def take(self) -> Committed:
         """Make the transition and commit it. Raises `Fenced` or `DatabaseUnavailable`."""
@@ -230,7 +245,8 @@ class _Step:
             # The person's word may come in meanwhile, if another step has asked already.
             return self._commit(Transition(asking), begins_again=True)
         if self._requested:
-            waiting = StepRecord(WAIT_FOR_RESULTS, StepKind.ACT, "waiting_external", advances=False)
+            pause = requesting.wait_for(self._requested)
+            waiting = StepRecord(pause, StepKind.ACT, str(pause.phase), advances=False)
             # A result may come in meanwhile.
             return self._commit(Transition(waiting), begins_again=True)
         is_settling = any(ExternalCall.is_lost(effect) for effect in pending)
@@ -289,6 +305,33 @@ class _Step:
         reach("step.after_commit", claim.step)
         return committed, Transition(record)
 
+    def _delegate(self, batch: Batch) -> tuple[Committed, Transition]:
+        """Start the runs that answer the calls, and wait for them."""
+        record = StepRecord(WAIT_FOR_CHILDREN, StepKind.ACT, "delegated", advances=False)
+        database, loaded, claim = self._worker.database, self._loaded, self._claim
+        with (
+            self._worker.active,
+            delegating.delegated(database, loaded, claim, batch) as (connection, due),
+        ):
+            committed = self._commit_in(connection, record)
+        self.due = due
+        reach("step.after_commit", claim.step)
+        return committed, Transition(record)
+
+    def _sleep(self, acting: Acting, effect: Effect) -> tuple[Committed, Transition]:
+        """Go on if the call's timer has fired; else set it, and wait."""
+        settled = sleeping.woken(self._worker.database, self._claim, effect)
+        if settled is not None:
+            return self._commit(acting.done([settled]))
+        assert isinstance(effect.arguments, dict)
+        due_at, seconds = wait_of(effect.arguments)
+        run_id = self._claim.run_id
+        with self._worker.active, self._worker.database.begin() as connection:
+            timers.set_timer(connection, run_id, effect.call_id, due_at, after_seconds=seconds)
+            committed = self._commit_in(connection, sleeping.ASLEEP)
+        reach("step.after_commit", self._claim.step)
+        return committed, Transition(sleeping.ASLEEP)
+
     def _ask_to_undo(self, effect: Effect) -> tuple[Committed, Transition]:
         """Have a person undo a call by hand, and wait for what they say."""
         with (
@@ -304,6 +347,10 @@ class _Step:
     ) -> tuple[Committed, Transition]:
         if batch.is_elsewhere:
             return self._request(batch)
+        if batch.is_delegated:
+            return self._delegate(batch)
+        if batch.is_sleep:
+            return self._sleep(acting, batch.effects[0])
         match batch.kind:
             case EffectKind.NONE:
                 calls = batch.effects
@@ -347,14 +394,10 @@ class _Step:
             return StepRecord(
                 wait, kind, "interrupted", advances=False, failed_thinks=claim.failed_thinks
             )
-        use = Use(
-            steps=claim.step,
-            tool_calls=claim.tool_calls_used,
-            input_tokens=claim.input_tokens_used,
-            output_tokens=claim.output_tokens_used,
-            wall_seconds=(claim.step_started_at - claim.working_since).total_seconds(),
-        )
-        exceeded = Limits.from_json(claim.limits).exceeded(use)
+        if claim.is_overdue:
+            passed = Next.failed("limit_exceeded", passed_error(claim.deadline_at))
+            return StepRecord(passed, kind, "limit_exceeded", advances=False)
+        exceeded = Limits.from_json(claim.limits).exceeded(delegating.use_of(claim))
         if exceeded is None:
             return None
         error = {"kind": "limit_exceeded", "message": exceeded}

@@ -25,6 +25,7 @@ from celeriac_storage.approvals import Proposal
 from celeriac_storage.claims import Claim
 from celeriac_storage.effects import Effect
 from celeriac_storage.step_record import Event, Message, ModelCall, Next, PlannedEffect, StepRecord
+from celeriac_tasks import delegating
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE, proposal_events, propose
 from celeriac_tasks.hearing import Hearing
 from celeriac_tasks.loaded_agent import LoadedAgent
@@ -118,7 +119,7 @@ def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Tra
     body = dump_message(response)
     stored_body = stored_form(body)  # without secrets, as another worker will read it
     assert isinstance(stored_body, dict)
-    planned = _plan(loaded, claim.step, response.tool_calls)
+    planned = delegating.checked(loaded, claim, _plan(loaded, claim.step, response.tool_calls))
     planned, proposals = _proposed(loaded, claim, planned, response.text or "")
     corrections = _corrections(claim, planned)
     state: dict[str, JsonValue] = {}
@@ -198,6 +199,9 @@ def _as_stored(planned: PlannedEffect) -> Effect:
         is_elsewhere=bool(planned.flags and planned.flags.get("elsewhere")),
         mutates_workspace=bool(planned.flags and planned.flags.get("mutates_workspace")),
         verifies=bool(planned.flags and planned.flags.get("verifies")),
+        is_child=bool(planned.flags and planned.flags.get("child")),
+        is_sleep=bool(planned.flags and planned.flags.get("sleeps")),
+        is_handoff=bool(planned.flags and planned.flags.get("handoff")),
     )
 
 

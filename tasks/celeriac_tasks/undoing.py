@@ -211,7 +211,7 @@ def asked(
         settled=[settled],
     )
     with database.begin() as connection:
-        effects.begin_attempt(connection, claim, effect.call_id, None, is_by_hand=True)
+        effects.begin_attempt(connection, claim, effect.call_id, None, event="undo.requested")
         yield connection, record
 
 

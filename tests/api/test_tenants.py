@@ -2,6 +2,7 @@
 
 # features: 000-06, 000-20
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import Connection
@@ -9,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from celeriac import Approval
 from celeriac.ids import TenantId
+from celeriac.schedule import NewSchedule
 from celeriac_storage.database import Database, sqlstate
 from celeriac_storage.tenancy import TenantDatabase, may_restrict
 from tests.api.server import Api, key
@@ -63,6 +65,10 @@ def test_another_tenant_sees_no_row_of_any_table(database: Database, desk: Desk)
     with database.begin() as connection:
         connection.exec_driver_sql("SELECT FROM celeriac.artifacts")
         names = [name for name in tables(connection) if name not in SHARED]
+    agent = desk.rows("SELECT agent FROM celeriac.runs")[0][0]
+    desk.client.add_schedule("nightly", NewSchedule(agent, "@daily", "x"))
+    desk.client.trigger_schedule("nightly")
+    desk.client.start(agent, "x", delay=timedelta(hours=1))
 
     all_rows = counts(database, names)
     seen_by_us = counts(TenantDatabase(database, [OURS]), names)

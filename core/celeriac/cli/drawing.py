@@ -47,7 +47,26 @@ def draw_run(run: "Run", waiting: str | None) -> "RenderableType":
                 ],
             )
         )  # fmt: skip
+    if run.children:
+        parts.append(_tree(run))
     return Group(*parts)
+
+
+def _tree(run: "Run") -> "RenderableType":
+    """The run and those below it."""
+    from rich.tree import Tree
+
+    root = Tree(f"{run.run_id} {run.agent}")
+    branches = {run.run_id: root}
+    for child in run.children:
+        ended = "" if child.outcome in (None, child.status) else f" ({child.outcome})"
+        phase = "" if child.phase is None else f", {child.phase}"
+        handed = ", handed over" if child.is_handoff else ""
+        branches[child.run_id] = branches[child.parent.run_id].add(
+            f"{child.run_id} {child.agent}: {child.status}{ended}{phase}"
+            f" (call {child.parent.call_id}{handed})"
+        )
+    return root
 
 
 def _outcome(effect: "Effect") -> str | None:
@@ -86,6 +105,10 @@ def _facts(run: "Run", waiting: str | None) -> "RenderableType":
     ]
     if run.rolls_back is not None:
         rows.insert(1, ("rolls back", f"run {run.rolls_back}"))
+    if run.parent is not None:
+        rows.insert(1, ("answers", f"call {run.parent.call_id} of run {run.parent.run_id}"))
+    if run.deadline_at is not None:
+        rows.append(("deadline (UTC)", clock(run.deadline_at)))
     if run.rollbacks:
         rows.append(("rollbacks", ", ".join(run.rollbacks)))
     if waiting is not None:

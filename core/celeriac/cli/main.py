@@ -21,6 +21,7 @@ from celeriac.cli import (
     processes,
     rollback,
     runs,
+    schedules,
     starting,
     tokens,
     up,
@@ -106,6 +107,7 @@ for command in (
     audit.audit,
 ):
     app.command()(command)
+app.add_typer(schedules.schedules, name="schedules")
 app.add_typer(tokens.token, name="token")
 app.add_typer(bench.bench, name="bench")
 app.add_typer(workspaces.workspaces, name="workspaces")

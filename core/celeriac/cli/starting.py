@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from celeriac.cli import times
 from celeriac.cli.environment import Environment, environment
 from celeriac.cli.group import WrongUsage
 from celeriac.cli.output import AsJson, print_json, printable
@@ -40,6 +41,16 @@ def run(
             "input to that run."
         ),
     ] = "wait",
+    start_at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME", help="When it starts, as ISO 8601.")
+    ] = None,
+    start_in: Annotated[
+        str | None, typer.Option("--in", metavar="SPAN", help="Or how long from now: 90s, 15m, 2h.")
+    ] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(metavar="TIME|SPAN", help="When it fails at the latest, or how long it has."),
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Watch until it has ended or needs attention.")
     ] = False,
@@ -65,6 +76,9 @@ def run(
             user_id=user,
             run_id=run_id,
             on_busy=on_busy,
+            start_at=None if start_at is None else times.moment(start_at, "--at"),
+            delay=None if start_in is None else times.span(start_in, "--in"),
+            deadline=None if deadline is None else times.moment_or_span(deadline, "--deadline"),
         )
         if wait:
             ended = watched(client, started.run_id, timeout=timeout, as_json=as_json)

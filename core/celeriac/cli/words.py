@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from celeriac.cli.output import brief
-from celeriac.states import EffectState, Phase, RunStatus
+from celeriac.states import EffectKind, EffectState, Phase, RunStatus
 
 if TYPE_CHECKING:
     from celeriac.reports import Run, Wait
@@ -81,6 +81,23 @@ def _result(run: "Run") -> str:
     )
 
 
+def _what_then(run: "Run") -> str:
+    if run.epoch == 0:
+        return ", when it begins"
+    is_asleep = any(each.kind is EffectKind.NONE for each in run.effects if not each.attempt)
+    return "" if is_asleep else ", to try again"
+
+
+def _children(run: "Run") -> str:
+    waited_for = [child for child in run.children if child.outcome is None]
+    direct = [child for child in waited_for if child.parent.run_id == run.run_id]
+    if not direct:
+        return "for another run that it started"
+    first, others = direct[0], len(direct) - 1
+    more = f", and {others} more" if others else ""
+    return f"for run {first.run_id} of agent {first.agent}, which is {first.status}{more}"
+
+
 def _pause(run: "Run", wait: "Wait") -> str:
     match run.phase:
         case Phase.WAITING_WORKER:
@@ -92,7 +109,7 @@ def _pause(run: "Run", wait: "Wait") -> str:
             behind = f"run {wait.behind}" if wait.behind else "an earlier run"
             return f"for its turn in thread {run.thread_id}, behind {behind}"
         case Phase.WAITING_TIMER if wait.wake_at is not None:
-            return f"until {wait.wake_at:%Y-%m-%d %H:%M:%S} UTC, to try again"
+            return f"until {wait.wake_at:%Y-%m-%d %H:%M:%S} UTC{_what_then(run)}"
         case Phase.WAITING_APPROVAL:
             return _decision(run)
         case Phase.WAITING_USER:
@@ -100,6 +117,6 @@ def _pause(run: "Run", wait: "Wait") -> str:
         case Phase.WAITING_EXTERNAL:
             return _result(run)
         case Phase.WAITING_CHILD:
-            return "for another run that it started"
+            return _children(run)
         case _:
             return "for a moment"

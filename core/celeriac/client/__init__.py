@@ -7,8 +7,9 @@ with Client("postgresql://localhost/shop", "redis://localhost:6379/0") as client
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import ProgrammingError
@@ -16,8 +17,10 @@ from sqlalchemy.exc import ProgrammingError
 from celeriac.client import people
 from celeriac.client.first_step import FirstStep
 from celeriac.client.operations import (
+    AddSchedule,
     Answer,
     Cancel,
+    ChangeSchedule,
     Decide,
     Interrupt,
     Operation,
@@ -27,6 +30,7 @@ from celeriac.client.operations import (
     Say,
     Start,
     Submit,
+    TriggerSchedule,
     perform,
 )
 from celeriac.client.watching import Watching
@@ -44,6 +48,7 @@ from celeriac.ids import (
     ApprovalId,
     CallId,
     RunId,
+    ScheduleId,
     ThreadId,
     UserId,
     checked_id,
@@ -61,14 +66,17 @@ from celeriac.reports import (
     RequestedCall,
     Run,
     RunLine,
+    Schedule,
+    ScheduleFire,
     Started,
     Wait,
     Worker,
 )
+from celeriac.schedule import NewSchedule
 from celeriac.settings import load_settings
 from celeriac.states import RunStatus
 from celeriac.workspace.receipts import Receipt
-from celeriac_storage import inbox, reading, submitting
+from celeriac_storage import inbox, reading, schedules, submitting
 from celeriac_storage.database import Database, sqlstate
 from celeriac_storage.resolving import NotDone, Resolution, TookEffect
 from celeriac_storage.rulings import Approve, Decision, Edit, Reject
@@ -80,7 +88,7 @@ if TYPE_CHECKING:
     from celeriac.agent import Agent
     from celeriac_storage.admitting import Wish
 
-__all__ = ["Client", "Failed", "NotDone", "Receipt", "Result", "TookEffect"]
+__all__ = ["Client", "Failed", "NewSchedule", "NotDone", "Receipt", "Result", "TookEffect"]
 
 UNDEFINED_TABLE = "42P01"
 
@@ -130,6 +138,9 @@ class Client:
         run_id: str | None = None,
         on_busy: OnBusy = "wait",
         limits: Limits | None = None,
+        start_at: datetime | None = None,
+        delay: timedelta | None = None,
+        deadline: datetime | timedelta | None = None,
         connection: Connection | None = None,
     ) -> Started:
         """Start a run of `agent`, given as an `Agent` or by the name a worker registered.
@@ -144,6 +155,11 @@ class Client:
         With `connection`, a SQLAlchemy connection in a transaction (a Session's is
         `session.connection()`), the run is written in that transaction and exists only if you
         commit it. After an error here the transaction can still be used; nothing was written.
+
+        With `start_at`, or a `delay` from now by the database's clock, the run is `paused` until
+        then, and takes its turn in its thread only then. A `deadline`, a time or how long after
+        that, ends the run wherever it is, unless it needs a person's attention: `failed`, with the
+        outcome `limit_exceeded` (docs/time.md).
 
         The input is checked before anything is written. Raises `InvalidInput`, `UnknownAgent`,
         `RunExists`, `WrongOwner` or `ThreadBusy`. That another user's thread was asked for is
@@ -165,6 +181,9 @@ class Client:
             user_id=user_or_default(user_id),
             on_busy=on_busy,
             limits=limits,
+            start_at=start_at,
+            delay=delay,
+            deadline=deadline,
             is_published=self._first_step is not None and connection is None,
         )
         if connection is not None:
@@ -402,6 +421,68 @@ class Client:
         the tool's policy says. Raises as `approve`."""
         return self._decide(approval_id, Decision(Reject(), user_or_default(by), hash, reason))
 
+    def add_schedule(
+        self,
+        schedule_id: str,
+        new: NewSchedule,
+        *,
+        user_id: str | None = None,
+        by: str | None = None,
+    ) -> Schedule:
+        """Start runs of an agent, for `user_id`, at the times of a cron expression (docs/time.md).
+
+        The name is yours to choose. Raises `InvalidInput`, `UnknownAgent`, or `Conflict` if the
+        name is taken.
+        """
+        who = user_or_default(by)
+        return self._perform(
+            AddSchedule(
+                DEFAULT_TENANT,
+                ScheduleId(checked_id(schedule_id, "schedule's name")),
+                new,
+                who if user_id is None else UserId(checked_id(user_id, "user id")),
+                who,
+            )
+        )
+
+    def schedules(self) -> list[Schedule]:
+        """All schedules, by name."""
+        with self._ready().connect() as connection:
+            return schedules.list_schedules(connection, DEFAULT_TENANT)
+
+    def schedule(self, schedule_id: str) -> Schedule:
+        """One schedule. Raises `UnknownSchedule`."""
+        with self._ready().connect() as connection:
+            return schedules.read(connection, DEFAULT_TENANT, _schedule(schedule_id))
+
+    def pause_schedule(self, schedule_id: str, *, by: str | None = None) -> Schedule:
+        """Let no time of it count until it is resumed. Raises `UnknownSchedule`."""
+        return self._change_schedule(schedule_id, "pause", by)
+
+    def resume_schedule(self, schedule_id: str, *, by: str | None = None) -> Schedule:
+        """Let it go on with its next time; none is caught up. Raises `UnknownSchedule`."""
+        return self._change_schedule(schedule_id, "resume", by)
+
+    def remove_schedule(self, schedule_id: str, *, by: str | None = None) -> Schedule:
+        """End the schedule; runs that it has started go on. Raises `UnknownSchedule`."""
+        return self._change_schedule(schedule_id, "remove", by)
+
+    def trigger_schedule(self, schedule_id: str, *, by: str | None = None) -> ScheduleFire:
+        """Do now what it does at its times, as its overlap policy says; what came of it.
+
+        Raises `UnknownSchedule`.
+        """
+        return self._perform(
+            TriggerSchedule(DEFAULT_TENANT, _schedule(schedule_id), user_or_default(by))
+        )
+
+    def _change_schedule(
+        self, schedule_id: str, change: Literal["pause", "resume", "remove"], by: str | None
+    ) -> Schedule:
+        return self._perform(
+            ChangeSchedule(DEFAULT_TENANT, _schedule(schedule_id), change, user_or_default(by))
+        )
+
     def principals(self) -> list[Principal]:
         """The persons whose roles and limits are known."""
         return people.list_principals(self._ready())
@@ -478,6 +559,12 @@ def _call(call_id: str) -> CallId:
     if not is_id(call_id):
         raise UnknownCall(f"there is no call {call_id!r}; `celeriac show RUN` names those of a run")
     return CallId(call_id)
+
+
+def _schedule(schedule_id: str) -> ScheduleId:
+    if not is_id(schedule_id):
+        raise schedules.unknown_schedule(schedule_id)
+    return ScheduleId(schedule_id)
 
 
 def _proposal(approval_id: str) -> ApprovalId:

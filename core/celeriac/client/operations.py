@@ -4,8 +4,8 @@ The client performs them as they are; the HTTP API adds who may ask, and an idem
 same transaction.
 """
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from sqlalchemy import Connection
 
@@ -24,13 +24,15 @@ from celeriac.ids import (
     ApprovalId,
     CallId,
     RunId,
+    ScheduleId,
     TenantId,
     ThreadId,
     UserId,
     new_run_id,
     new_thread_id,
 )
-from celeriac.reports import Decided, Started
+from celeriac.reports import Decided, Schedule, ScheduleFire, Started
+from celeriac.schedule import NewSchedule
 from celeriac.states import RunStatus
 from celeriac.testpoints import reach
 from celeriac_storage import (
@@ -39,6 +41,7 @@ from celeriac_storage import (
     requests,
     resolving,
     rollbacks,
+    schedules,
     starting,
     submitting,
 )
@@ -216,6 +219,61 @@ class RollBack(Operation[Started]):
             word(f"Roll back run {self.run_id} from step {self.from_step} on."),
             self.first_step is not None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class AddSchedule(Operation[Schedule]):
+    """Add a schedule. The input is checked as that of a run is that starts now."""
+
+    tenant_id: TenantId
+    schedule_id: ScheduleId
+    new: NewSchedule
+    user_id: UserId
+    by: UserId
+
+    def act(self, connection: Connection) -> Schedule:
+        from celeriac_storage.admitting import Wish, admit
+
+        wish = Wish(
+            self.new.agent,
+            self.new.input,
+            run_id=new_run_id(),
+            thread_id=new_thread_id(),
+            user_id=self.user_id,
+            tenant_id=self.tenant_id,
+        )
+        checked = replace(self.new, input=admit(connection, wish).input)
+        return schedules.add(
+            connection, self.tenant_id, checked, self.schedule_id, self.user_id, self.by
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSchedule(Operation[Schedule]):
+    tenant_id: TenantId
+    schedule_id: ScheduleId
+    change: Literal["pause", "resume", "remove"]
+    by: UserId
+
+    def act(self, connection: Connection) -> Schedule:
+        change = {
+            "pause": schedules.pause,
+            "resume": schedules.resume,
+            "remove": schedules.remove,
+        }[self.change]
+        return change(connection, self.tenant_id, self.schedule_id, self.by)
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerSchedule(Operation[ScheduleFire]):
+    tenant_id: TenantId
+    schedule_id: ScheduleId
+    by: UserId
+
+    def act(self, connection: Connection) -> ScheduleFire:
+        from celeriac_storage import firing
+
+        return firing.trigger(connection, self.tenant_id, self.schedule_id, self.by)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,9 @@ class Error(BaseModel):
 class Created(Facts):
     agent: str
     thread_id: str
+    parent_run_id: str | None = None  # of a child: the run that asked for it,
+    parent_call_id: str | None = None  # and the call that it answers
+    start_at: str | None = None  # of a delayed run
 
 
 class By(Facts):
@@ -35,6 +38,17 @@ class By(Facts):
 
 class Paused(Facts):
     phase: Phase
+
+
+class DeadlinePassed(Facts):
+    deadline_at: str
+
+
+class ChildStarted(Facts):
+    call_id: str
+    child_run_id: str
+    agent: str
+    is_handoff: bool
 
 
 class Woken(Facts):

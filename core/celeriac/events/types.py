@@ -14,8 +14,10 @@ from celeriac.events.facts import (
     Cancelled,
     Checked,
     CheckUnclear,
+    ChildStarted,
     Completed,
     Created,
+    DeadlinePassed,
     Decided,
     Drifted,
     Edited,
@@ -100,6 +102,12 @@ class RunCancelRequested(RunEvent[By]):
     type: Literal["run.cancel_requested"]
 
 
+class RunDeadlinePassed(RunEvent[DeadlinePassed]):
+    """The run's deadline has passed; it ends as soon as what was begun is recorded."""
+
+    type: Literal["run.deadline_passed"]
+
+
 class RunRecovered(RunEvent[Recovered]):
     """The step was taken from a worker that died or hung; another one claims it."""
 
@@ -176,6 +184,18 @@ class UndoByHandRequested(RunEvent[Attempt]):
     """People are asked to undo a call by hand."""
 
     type: Literal["undo.requested"]
+
+
+class CallDelegated(RunEvent[Attempt]):
+    """A run of another agent is to answer the call."""
+
+    type: Literal["call.delegated"]
+
+
+class ChildRunStarted(RunEvent[ChildStarted]):
+    """Another run was started, whose result is that of the call."""
+
+    type: Literal["child.started"]
 
 
 class EffectInFlight(RunEvent[Attempt]):
@@ -366,6 +386,7 @@ AnyEvent = Annotated[
     | RunSaid
     | RunInterruptRequested
     | RunCancelRequested
+    | RunDeadlinePassed
     | RunRecovered
     | RunStumbled
     | RunNeedsAttention
@@ -379,6 +400,8 @@ AnyEvent = Annotated[
     | ModelFailed
     | CallRequested
     | UndoByHandRequested
+    | CallDelegated
+    | ChildRunStarted
     | EffectInFlight
     | EffectCommitted
     | EffectFailed

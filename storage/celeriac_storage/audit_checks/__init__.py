@@ -5,7 +5,15 @@ here it is checked all the same, because a restored dump, a disabled trigger or 
 asks nobody.
 """
 
-from celeriac_storage.audit_checks import decisions, effects, hashes, history, rollbacks, runs
+from celeriac_storage.audit_checks import (
+    decisions,
+    effects,
+    hashes,
+    history,
+    rollbacks,
+    runs,
+    waits,
+)
 from celeriac_storage.audit_checks.check import Check
 
 CHECKS: tuple[Check, ...] = (
@@ -20,6 +28,7 @@ CHECKS: tuple[Check, ...] = (
     rollbacks.UNDONE_ONCE,
     rollbacks.UNDOS,
     rollbacks.ONE_ROLLBACK,
+    waits.CHILDREN,
     runs.RUN_OUTCOME,
     decisions.DECISIONS,
     decisions.PROPOSALS,
@@ -37,6 +46,10 @@ CHECKS: tuple[Check, ...] = (
     runs.OWNERS,
     runs.ORPHANS,
     runs.FORGOTTEN,
+    waits.WAITING_PARENTS,
+    waits.TIMERS,
+    waits.FIRES,
     runs.USE_COUNTED,
+    waits.CHILD_USE,
     runs.LIMITS,
 )
