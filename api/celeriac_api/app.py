@@ -9,7 +9,7 @@ from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from celeriac.settings import Settings
-from celeriac_api import approvals, health, models, problems, runs, schedules, threads
+from celeriac_api import approvals, console, health, models, problems, runs, schedules, threads
 from celeriac_api.authentication import authenticated
 from celeriac_api.headers import SafeHeaders
 from celeriac_api.limits import BodyLimit
@@ -45,6 +45,7 @@ def create_app(settings: Settings) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(authenticated)])
     app.include_router(health.router)
+    console.install(app)
     app.add_middleware(BodyLimit, most_bytes=settings.api_max_body_bytes)
     if settings.cors_origins:
         app.add_middleware(

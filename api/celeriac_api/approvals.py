@@ -42,7 +42,7 @@ def list_approvals(
     """List proposals: those of your own runs and those that you may decide, or all of the tenant
     for an operator. That you were shown the pending ones is recorded."""
     place = place_of(cursor)
-    person = _person(request, caller)
+    person = person_of(request, caller)
     found = people.show_approvals(
         service_of(request).tenant(caller.tenant_id),
         caller.tenant_id,
@@ -51,7 +51,7 @@ def list_approvals(
         after=None if place is None else (place[0], ApprovalId(place[1])),
         limit=limit + 1,
         to=caller.user_id,
-        is_shown=lambda proposal: _objection(caller, person, proposal) is None,
+        is_shown=lambda proposal: hiding(caller, person, proposal) is None,
     )
     approvals, has_more = cut(found, limit)
     last = approvals[-1] if has_more else None
@@ -62,20 +62,25 @@ def list_approvals(
 @router.get("/{approval_id}", responses=answers(200, models.ApprovalModel, "The proposal"))
 def show_approval(request: Request, approval_id: str, caller: CurrentCaller) -> Response:
     """One proposal. That you were shown it is recorded."""
-    person = _person(request, caller)
+    return json_response(shown_approval(request, caller, approval_id))
+
+
+def shown_approval(request: Request, caller: Caller, approval_id: str) -> Approval:
+    """The proposal, which the caller is shown: that is recorded. Raises `UnknownApproval` or
+    `NotAllowed`."""
+    person = person_of(request, caller)
 
     def check(proposal: Approval) -> None:
-        if (objection := _objection(caller, person, proposal)) is not None:
+        if (objection := hiding(caller, person, proposal)) is not None:
             raise NotAllowed(f"proposal {approval_id} is not yours to see: {objection}")
 
-    shown = people.show_approval(
+    return people.show_approval(
         service_of(request).tenant(caller.tenant_id),
         caller.tenant_id,
         _checked(approval_id),
         caller.user_id,
         check,
     )
-    return json_response(shown)
 
 
 @router.post(
@@ -105,12 +110,13 @@ def decide_approval(approval_id: str, body: models.DecideApproval, order: Curren
     )
 
 
-def _person(request: Request, caller: Caller) -> Principal:
+def person_of(request: Request, caller: Caller) -> Principal:
+    """The caller as far as decisions go."""
     with service_of(request).tenant(caller.tenant_id).begin() as connection:
         return principals.read(connection, caller.tenant_id, caller.user_id)
 
 
-def _objection(caller: Caller, person: Principal, proposal: Approval) -> str | None:
+def hiding(caller: Caller, person: Principal, proposal: Approval) -> str | None:
     """Why the proposal is not for the caller's eyes, or None."""
     if proposal.requested_by == caller.user_id or sees_all(caller, "show_approval"):
         return None

@@ -33,20 +33,28 @@ def authenticated(request: Request, credentials: Credentials) -> Caller:
     """
     if credentials is None:
         raise Unauthenticated("send the header `Authorization: Bearer TOKEN`")
-    service = service_of(request)
-    token = credentials.credentials
+    return admitted(request, owner_of_token(service_of(request), credentials.credentials))
+
+
+CurrentCaller = Annotated[Caller, Depends(authenticated)]
+
+
+def admitted(request: Request, caller: Caller) -> Caller:
+    """The caller, who is known now, unless he asks too often. Raises `RateLimited`."""
+    request.state.caller = caller
+    service_of(request).rate_limit.take(f"{caller.tenant_id}:{caller.user_id}")
+    return caller
+
+
+def owner_of_token(service: Service, token: str) -> Caller:
+    """Whose token it is. Raises `Unauthenticated` for one that opens nothing."""
     caller = _caller(service, token) if len(token) <= LONGEST_TOKEN_CHARACTERS else None
     if caller is None:
         raise Unauthenticated(
             "this token opens nothing: it may be mistyped, expired or revoked. `celeriac token "
             "create` makes another"
         )
-    request.state.caller = caller
-    service.rate_limit.take(f"{caller.tenant_id}:{caller.user_id}")
     return caller
-
-
-CurrentCaller = Annotated[Caller, Depends(authenticated)]
 
 
 def _caller(service: Service, token: str) -> Caller | None:

@@ -52,6 +52,7 @@ RULES: Mapping[str, Rule] = {
     "resume_schedule": _OWN,
     "trigger_schedule": _OWN,
     "remove_schedule": _OWN,
+    "list_workers": Rule(Role.OPERATOR, Role.OPERATOR),  # they serve all tenants
     # Besides what principals say (`celeriac principals`), who decide for all users of the tenant.
     "list_approvals": _OWN,
     "show_approval": _OWN,

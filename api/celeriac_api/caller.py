@@ -1,6 +1,7 @@
 """Who asks, as a request knows it."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, cast
 
 from fastapi import Request
@@ -18,7 +19,8 @@ class Caller:
     tenant_id: TenantId
     user_id: UserId
     roles: frozenset[str]
-    token_id: TokenId | None  # None: a token of another issuer
+    token_id: TokenId | None  # None: a token of another issuer, or a one-time token
+    expires_at: datetime | None = None  # where the token itself says so
 
 
 def service_of(request: Request) -> "Service":

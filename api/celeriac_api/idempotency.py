@@ -120,17 +120,22 @@ def _order(
         given.append(body["idempotency_key"])
     if len(set(given)) > 1:
         raise HTTPException(400, "there are several idempotency keys; give one")
-    key = given[0] if given else None
+    key = checked_key(given[0] if given else None)
+    return Order(request, caller, request.scope["route"].name, key)
+
+
+CurrentOrder = Annotated[Order, Depends(_order)]
+
+
+def checked_key(key: str | None) -> str | None:
+    """Raise a 400 for what cannot be an idempotency key."""
     if key is not None and not _is_key(key):
         raise HTTPException(
             400,
             f"an idempotency key has 1 to {LONGEST_KEY_CHARACTERS} visible ASCII characters and no "
             "space",
         )
-    return Order(request, caller, request.scope["route"].name, key)
-
-
-CurrentOrder = Annotated[Order, Depends(_order)]
+    return key
 
 
 def _is_key(text: str) -> bool:

@@ -8,6 +8,7 @@ import json
 import logging
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +25,8 @@ KEYS_FRESH_SECONDS = 300.0
 KEYS_TIMEOUT_SECONDS = 5.0
 UNKNOWN_KEY_SECONDS = 10.0
 """A token that names an unknown key makes us look for new ones, but not more often than this."""
+
+_FAR_SECONDS = 32_503_680_000  # the year 3000: no calendar has the greatest that a token may say
 
 
 class Issuer:
@@ -91,7 +94,8 @@ class Issuer:
         if not isinstance(named, list):
             named = []
         known = frozenset(each for each in named if isinstance(each, str))
-        return Caller(TenantId(tenant), UserId(user), known, None)
+        until = datetime.fromtimestamp(min(int(claims["exp"]), _FAR_SECONDS), UTC)
+        return Caller(TenantId(tenant), UserId(user), known, None, until)
 
     def _claims(self, token: str) -> dict[str, Any]:
         header = jwt.get_unverified_header(token)

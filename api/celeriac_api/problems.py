@@ -98,7 +98,6 @@ _BY_STATUS: Mapping[int, Kind] = {
     413: Kind(413, "too-large", "The request is too large"),
     415: Kind(415, "unsupported-media-type", "The body must be JSON"),
 }
-"""For what is wrong before it is known what was asked for."""
 
 
 def kind_of(error: CeleriacError) -> Kind:
@@ -144,6 +143,12 @@ def install(app: FastAPI) -> None:
 
 def _on_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, CeleriacError)
+    kind, detail = settle(request, error)
+    return respond(request, kind, detail)
+
+
+def settle(request: Request, error: CeleriacError) -> tuple[Kind, str]:
+    """What is to be told of the error, which is recorded if it is a denial, and how in words."""
     kind = kind_of(error)
     try:
         denials.note(request, error, kind.status)
@@ -151,7 +156,7 @@ def _on_error(request: Request, error: Exception) -> JSONResponse:
         error, kind = away, kind_of(away)  # what cannot be recorded is not answered
     if kind.status >= 500:
         logger.warning("%s %s: %s", request.method, request.url.path, error)
-    return respond(request, kind, str(error))
+    return kind, kind.detail or str(error)
 
 
 def _on_invalid_request(request: Request, error: Exception) -> JSONResponse:
@@ -167,17 +172,28 @@ def _on_invalid_request(request: Request, error: Exception) -> JSONResponse:
 
 def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    status = error.status_code
-    phrase = HTTPStatus(status).phrase
-    kind = _BY_STATUS.get(status) or Kind(status, phrase.lower().replace(" ", "-"), phrase)
+    kind = kind_of_status(error.status_code)
     return respond(request, kind, error.detail, headers=error.headers)
 
 
+def kind_of_status(status: int) -> Kind:
+    """Of what is wrong before it is known what was asked for."""
+    phrase = HTTPStatus(status).phrase
+    return _BY_STATUS.get(status) or Kind(status, phrase.lower().replace(" ", "-"), phrase)
+
+
 def _on_database_error(request: Request, error: Exception) -> JSONResponse:
-    if sqlstate(error) not in _OUT_OF_TIME:
+    away = out_of_time(error)
+    if away is None:
         return _on_unexpected(request, error)
-    away = errors.Unavailable("what this needs was locked by others for too long")
     return respond(request, kind_of(away), str(away))
+
+
+def out_of_time(error: Exception) -> errors.Unavailable | None:
+    """What to say if a statement waited too long for a lock."""
+    if sqlstate(error) not in _OUT_OF_TIME:
+        return None
+    return errors.Unavailable("what this needs was locked by others for too long")
 
 
 def _on_unexpected(request: Request, error: Exception) -> JSONResponse:

@@ -1,5 +1,7 @@
 """`/v1/runs`: start runs, look at them, and tell them something while they go on."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -19,13 +21,13 @@ from celeriac.client.operations import (
 )
 from celeriac.errors import UnknownThread, WrongOwner
 from celeriac.ids import CallId, RunId, ThreadId, UserId, new_run_id, new_thread_id
-from celeriac.reports import Started
+from celeriac.reports import RunLine, Started
 from celeriac.states import RunStatus
 from celeriac.workspace.receipts import Receipt
 from celeriac_api import models
 from celeriac_api.authentication import CurrentCaller
 from celeriac_api.authorization import require, require_run, sees_all, user_to_see, visible_run
-from celeriac_api.caller import service_of
+from celeriac_api.caller import Caller, service_of
 from celeriac_api.idempotency import CurrentOrder, Order, Reply
 from celeriac_api.models import answers
 from celeriac_api.pages import Cursor, Limit, cursor_after, cut, place_of
@@ -38,6 +40,7 @@ from celeriac_storage.submitting import Failed, Result
 router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=JsonRoute)
 
 _STANDS = answers(200, models.StandsAt, "Where the run stands now")
+TextFilter = Annotated[str | None, Query(max_length=200, pattern=r"^[^\x00]*$")]
 IdFilter = Annotated[str | None, Query(pattern=r"^[A-Za-z0-9._@-]{1,128}$")]
 
 
@@ -84,28 +87,60 @@ def list_runs(
     request: Request,
     caller: CurrentCaller,
     status: RunStatus | None = None,
-    agent: Annotated[str | None, Query(max_length=200, pattern=r"^[^\x00]*$")] = None,
+    agent: TextFilter = None,
+    outcome: TextFilter = None,
+    search: Annotated[
+        str | None,
+        Query(
+            max_length=200,
+            pattern=r"^[^\x00]+$",
+            description="The begin of a run's id, or a text of its input.",
+        ),
+    ] = None,
     thread_id: IdFilter = None,
     user_id: IdFilter = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
     """List runs, the newest first: your own, or all of the tenant for an operator."""
+    filters = RunFilters(status, agent, outcome, search, thread_id, user_id)
+    runs, next_cursor = page_of_runs(request, caller, filters, limit, cursor)
+    return json_response({"runs": list(runs), "next_cursor": next_cursor})
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilters:
+    """Which runs a list holds; what is None does not matter."""
+
+    status: RunStatus | None = None
+    agent: str | None = None
+    outcome: str | None = None
+    search: str | None = None
+    thread_id: str | None = None
+    user_id: str | None = None
+
+
+def page_of_runs(
+    request: Request, caller: Caller, filters: RunFilters, limit: int, cursor: str | None
+) -> tuple[Sequence[RunLine], str | None]:
+    """The runs that the caller may see, and the cursor of the next page."""
     place = place_of(cursor)
+    thread_id = filters.thread_id
     with service_of(request).tenant(caller.tenant_id).begin() as connection:
         found = reading.list_runs(
             connection,
             tenant_id=caller.tenant_id,
-            user_id=user_to_see(caller, "list_runs", user_id),
+            user_id=user_to_see(caller, "list_runs", filters.user_id),
             thread_id=None if thread_id is None else ThreadId(thread_id),
-            status=status,
-            agent=agent,
+            status=filters.status,
+            agent=filters.agent,
+            outcome=filters.outcome,
+            search=filters.search,
             before=None if place is None else (place[0], RunId(place[1])),
             limit=limit + 1,
         )
     runs, has_more = cut(found, limit)
-    next_cursor = cursor_after(runs[-1].created_at, runs[-1].run_id) if has_more else None
-    return json_response({"runs": list(runs), "next_cursor": next_cursor})
+    return runs, cursor_after(runs[-1].created_at, runs[-1].run_id) if has_more else None
 
 
 @router.get("/{run_id}", responses=answers(200, models.RunModel, "The run"))

@@ -23,6 +23,8 @@ TokenId = NewType("TokenId", str)
 """Names a bearer token, and is not one."""
 ScheduleId = NewType("ScheduleId", str)
 """The name of a schedule, which whoever adds it chooses."""
+SessionId = NewType("SessionId", str)
+"""Names somebody's stay in the console; its cookie is another value."""
 WorkerId = NewType("WorkerId", str)
 ClaimToken = NewType("ClaimToken", str)
 """32 hex digits, fresh and random for each claim. A counter would not do: when Postgres forgets an
@@ -56,6 +58,10 @@ def new_approval_id() -> ApprovalId:
 
 def new_token_id() -> TokenId:
     return TokenId(_timed_id("k"))
+
+
+def new_session_id() -> SessionId:
+    return SessionId(_timed_id("s"))
 
 
 def new_worker_id() -> WorkerId:

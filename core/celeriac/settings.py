@@ -81,6 +81,10 @@ class Settings(BaseSettings):
         description="who may see Flower, as USER:PASSWORD; needed unless it listens on loopback",
     )
 
+    flower_url: str | None = Field(
+        default=None, description="where browsers find Flower, to which the console then links"
+    )
+
     lease_seconds: float = Field(
         default=10.0,
         ge=1.0,
@@ -187,7 +191,7 @@ class Settings(BaseSettings):
             raise ValueError("must be 1 or more, or auto")
         return value
 
-    @field_validator("jwt_jwks_url")
+    @field_validator("jwt_jwks_url", "flower_url")
     @classmethod
     def _is_web_address(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("https://", "http://")):

@@ -138,6 +138,58 @@ def read(connection: Connection, tenant_id: TenantId, approval_id: ApprovalId) -
     return _report(row)
 
 
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What one person said about a proposal."""
+
+    reviewer: UserId
+    decision: str  # approve, edit or reject
+    reason: str
+    answers: dict[str, str]
+    roles: Sequence[str]  # that the person had
+    decided_at: datetime
+    seconds_to_decision: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """That one person was shown a proposal, and as what."""
+
+    to: UserId
+    at: datetime
+    rendering_hash: str
+
+
+def edited_version(connection: Connection, approval_id: ApprovalId) -> ApprovalId | None:
+    """The next version of it, which an edit has made."""
+    row = connection.exec_driver_sql(
+        "SELECT approval_id FROM celeriac.approvals WHERE edited_from = %s"
+        " AND run_id = (SELECT run_id FROM celeriac.approvals WHERE approval_id = %s)",
+        (approval_id, approval_id),
+    ).fetchone()
+    return None if row is None else ApprovalId(row[0])
+
+
+def rulings_about(connection: Connection, approval_id: ApprovalId) -> list[Ruling]:
+    """What people have said about it, in that order."""
+    rows = connection.exec_driver_sql(
+        "SELECT reviewer, decision, reason, answers, roles, decided_at, seconds_to_decision"
+        " FROM celeriac.approval_decisions WHERE approval_id = %s ORDER BY decided_at",
+        (approval_id,),
+    )
+    return [Ruling(*row) for row in rows]
+
+
+def sights_of(connection: Connection, approval_id: ApprovalId) -> list[Sight]:
+    """Who was shown it while it was pending, each the first time."""
+    rows = connection.exec_driver_sql(
+        "SELECT actor, at, detail ->> 'rendering_hash' FROM celeriac.audit"
+        " WHERE object = %s AND action = 'approval.shown' ORDER BY audit_id",
+        (approval_id,),
+    )
+    return [Sight(*row) for row in rows]
+
+
 def not_yet_shown(
     connection: Connection, shown: Sequence[reports.Approval], to: UserId
 ) -> list[reports.Approval]:

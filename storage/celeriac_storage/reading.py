@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select, tuple_
+from sqlalchemy import Connection, Text, cast, func, select, tuple_
 
 from celeriac.codec import JsonValue
 from celeriac.errors import UnknownThread
@@ -30,6 +30,7 @@ from celeriac_storage.workers import IS_ALIVE
 EVENTS_PER_READ = 1000
 DEPARTED_WORKERS_SHOWN = 100
 CHILDREN_SHOWN = 1000
+SEARCH_SECONDS = 5
 
 
 def read_run(connection: Connection, run_id: RunId) -> Run:
@@ -178,11 +179,19 @@ def list_runs(
     thread_id: ThreadId | None = None,
     status: RunStatus | None = None,
     agent: str | None = None,
+    outcome: str | None = None,
+    search: str | None = None,
     before: tuple[datetime, RunId] | None = None,
     limit: int = 50,
 ) -> list[RunLine]:
-    """Runs, newest first: those of that tenant, user, thread, status and agent, each if given, and
-    that were created before the run `before`, given by its time and id."""
+    """Runs, newest first: those of that tenant, user, thread, status, agent and outcome, each if
+    given, and that were created before the run `before`, given by its time and id.
+
+    `search` is the begin of a run's id, or any text of its input, in capitals or not. It reads the
+    inputs, so it takes as long as there are runs: at most `SEARCH_SECONDS`, in a transaction.
+    """
+    if search is not None:
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{SEARCH_SECONDS}s'")
     query = select(
         runs.c.run_id,
         runs.c.thread_id,
@@ -202,6 +211,13 @@ def list_runs(
         query = query.where(runs.c.status == status.value)
     if agent is not None:
         query = query.where(runs.c.agent == agent)
+    if outcome is not None:
+        query = query.where(runs.c.outcome == outcome)
+    if search is not None:
+        query = query.where(
+            runs.c.run_id.startswith(search, autoescape=True)
+            | (func.strpos(func.lower(cast(runs.c.input, Text)), search.lower()) > 0)
+        )
     if tenant_id is not None:
         query = query.where(runs.c.tenant_id == tenant_id)
     if user_id is not None:
@@ -287,13 +303,16 @@ def list_events(
     return [Event(run_id, seq, type_, at, data) for seq, type_, at, data in rows]
 
 
-def list_workers(connection: Connection) -> list[Worker]:
-    """Workers that live, and the ones that left last, each with the runs it holds; newest first."""
+def list_workers(connection: Connection, tenant_id: TenantId | None = None) -> list[Worker]:
+    """Workers that live, and the ones that left last, each with the runs it holds, those of that
+    tenant if one is given; newest first."""
     rows: Sequence[Any] = connection.exec_driver_sql(
         f"""
         SELECT worker_id, hostname, pid, {IS_ALIVE} AS alive, ARRAY(
             SELECT run_id FROM celeriac.runs
-            WHERE runs.worker_id = workers.worker_id AND status = 'running' ORDER BY run_id
+            WHERE runs.worker_id = workers.worker_id AND status = 'running'
+                AND tenant_id = coalesce(%s::text, tenant_id)
+            ORDER BY run_id
         )
         FROM celeriac.workers
         WHERE {IS_ALIVE} OR worker_id IN (
@@ -302,7 +321,7 @@ def list_workers(connection: Connection) -> list[Worker]:
         )
         ORDER BY alive DESC, started_at DESC
         """,
-        (DEPARTED_WORKERS_SHOWN,),
+        (tenant_id, DEPARTED_WORKERS_SHOWN),
     ).fetchall()
     return [
         Worker(WorkerId(worker_id), hostname, pid, alive, [RunId(run) for run in running])

@@ -462,3 +462,20 @@ schedule_fires = Table(
     Column("run_id", Text),
     Column("error", JSONB),
 )
+
+console_sessions = Table(
+    "console_sessions",
+    metadata,
+    Column("session_id", Text, primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("roles", ARRAY(Text), nullable=False),
+    Column("token_id", Text),
+    Column("code_hash", LargeBinary),
+    Column("code_expires_at", _TIME),
+    Column("hash", LargeBinary),
+    Column("created_at", _TIME, nullable=False),
+    Column("opened_at", _TIME),
+    Column("expires_at", _TIME),
+    Column("ended_at", _TIME),
+)

@@ -14,10 +14,12 @@ from celeriac.schedule import NewSchedule
 from celeriac_storage.database import Database, sqlstate
 from celeriac_storage.tenancy import TenantDatabase, may_restrict
 from tests.api.server import Api, key
+from tests.console.visitor import Visitors
 from tests.review_desk import REFUND, Desk, Ledger, refund_tool
 
 OURS, RIVAL = TenantId("default"), TenantId("rival")
 ROW_SECURITY = "42501"
+READABLE = {"tokens": "token_id", "console_sessions": "session_id"}  # but no hash
 SHARED = {"agents", "workers", "leaders", "strangers"}  # what serves every tenant
 
 
@@ -38,6 +40,9 @@ def desk(api: Api, database: Database, broker_url: str) -> Iterator[Desk]:
         json={"decision": "approve", "arguments_hash": proposal["arguments_hash"]},
     )
     desk.go_on(run_id)
+    visitors = Visitors(api)
+    visitors.signed_in("carl", "operator")
+    visitors.close()
     yield desk
     desk.close()
 
@@ -55,7 +60,7 @@ def counts(transactions: TenantDatabase | Database, names: list[str]) -> dict[st
     with transactions.begin() as connection:
         return {
             name: connection.exec_driver_sql(
-                f"SELECT count({'token_id' if name == 'tokens' else '*'}) FROM celeriac.{name}"
+                f"SELECT count({READABLE.get(name, '*')}) FROM celeriac.{name}"
             ).scalar_one()
             for name in names
         }

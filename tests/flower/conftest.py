@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import browser as browsers
 from tests.crash import fixtures
 from tests.flower.server import FlowerServer
 from tests.processes import Processes
@@ -16,6 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.processes)
 
 
+browser = browsers.browser
 nursery = fixtures.nursery
 processes = fixtures.processes
 stack = fixtures.stack

@@ -1,49 +1,15 @@
 """Flower's page in a browser: what a person sees who looks for a run after a kill."""
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from playwright.sync_api import Browser, Error, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
+from tests.browser import PAGE_MILLISECONDS, SCREENSHOTS
 from tests.crash.stack import Stack
 from tests.flower.server import CREDENTIALS, FlowerServer, name_of
-from tests.processes import ROOT
-
-CHROMIUM = Path("/usr/bin/chromium")
-SCREENSHOTS = Path(os.environ.get("CELERIAC_TEST_SCREENSHOTS", ROOT / "build/screenshots"))
-"""Kept to be looked at. `docs/images` for the one in the docs."""
 
 WAITING = 3  # the step in which `waiter` waits at its gate
 
 WIDTH, HEIGHT = 1280, 680
-PAGE_MILLISECONDS = 15_000
-
-
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    if not CHROMIUM.exists():
-        pytest.skip(f"there is no {CHROMIUM}: apt-get install chromium")
-    with sync_playwright() as playwright:
-        try:
-            browser = playwright.chromium.launch(
-                executable_path=CHROMIUM,
-                args=[
-                    "--headless",
-                    "--no-sandbox",
-                    "--disable-gpu",
-                    "--disable-quic",
-                    "--no-first-run",
-                    "--disable-background-networking",
-                    "--disable-component-update",
-                    "--disable-sync",
-                ],
-            )
-        except Error as error:
-            pytest.skip(f"Chromium does not start: {error}")
-        yield browser
-        browser.close()
 
 
 @pytest.mark.browser

@@ -35,7 +35,7 @@ def test_every_package_tells_type_checkers_that_it_has_types(files: list[str]) -
 def test_nothing_but_code_and_what_it_reads_is_in_it(files: list[str]) -> None:
     kinds = {Path(name).suffix for name in files if ".dist-info/" not in name}
 
-    assert kinds == {".py", ".typed", ".sql", ".mako"}
+    assert kinds == {".py", ".typed", ".sql", ".mako", ".html", ".css", ".js", ".svg", ".txt"}
 
 
 def test_an_empty_database_is_migrated_by_what_was_installed(

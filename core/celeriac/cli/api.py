@@ -17,7 +17,7 @@ def api(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8080,
     log_level: LogLevel = "WARNING",
 ) -> None:
-    """Serve the HTTP API until a signal ends it.
+    """Serve the HTTP API, and the console at `/`, until a signal ends it.
 
     Whoever asks needs a token, from this machine too: `celeriac token create` makes one. Put a
     proxy that speaks TLS before it where others than this machine are to reach it.

@@ -34,7 +34,7 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Run a whole Celeriac on this machine until Ctrl-C or SIGTERM: PostgreSQL, a broker,
-    scheduler, workers, the HTTP API, Flower.
+    scheduler, workers, the HTTP API with the console, Flower.
 
     Its data are kept in the folder that --data names, and other commands find it there. A server
     that is named (--database-url, --broker-url, or by its variable) is used, and none started for
@@ -126,6 +126,11 @@ def _say_what_to_do(stack: "Stack", settings: "Settings", workers: int) -> None:
             f"{stack.new_api_token}",
             err=True,
         )
+    typer.echo(
+        f"The console is at {stack.description.api_url}; sign in there with this one-time token: "
+        f"{stack.one_time_token}",
+        err=True,
+    )
     typer.echo(f"Ready; Ctrl-C stops it. Data and logs are in {stack.data}", err=True)
 
 

@@ -26,7 +26,26 @@ def show_approvals(
     is_shown: Callable[[Approval], bool] = lambda _: True,
 ) -> list[Approval]:
     """Proposals, the oldest first, except those that are not to be shown to this person; that the
-    pending ones are is recorded.
+    pending ones are is recorded. Raises as `list_approvals`."""
+    shown = list_approvals(
+        transactions, tenant_id, status=status, run_id=run_id, after=after, limit=limit,
+        is_listed=is_shown,
+    )  # fmt: skip
+    _surface(transactions, tenant_id, shown, to)
+    return shown
+
+
+def list_approvals(
+    transactions: Transactions,
+    tenant_id: TenantId,
+    *,
+    status: str | None = None,
+    run_id: RunId | None = None,
+    after: tuple[datetime, ApprovalId] | None = None,
+    limit: int,
+    is_listed: Callable[[Approval], bool] = lambda _: True,
+) -> list[Approval]:
+    """The same where it is not they that are shown, but what there is to see.
 
     Raises `InvalidInput` for a status that there is not: its list would always be empty.
     """
@@ -35,18 +54,16 @@ def show_approvals(
             f"{status!r} is no status of a proposal: give one of "
             f"{', '.join(get_args(ApprovalStatus))}, or None for all"
         )
-    shown: list[Approval] = []
+    listed: list[Approval] = []
     while True:
         with transactions.begin() as connection:
             found = approvals.list_approvals(
                 connection, tenant_id, status=status, run_id=run_id, after=after, limit=limit
             )
-        shown += filter(is_shown, found)
-        if len(shown) >= limit or len(found) < limit:
-            break
+        listed += filter(is_listed, found)
+        if len(listed) >= limit or len(found) < limit:
+            return listed[:limit]
         after = (found[-1].created_at, found[-1].approval_id)
-    _surface(transactions, tenant_id, shown[:limit], to)
-    return shown[:limit]
 
 
 def show_approval(

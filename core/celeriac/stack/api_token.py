@@ -1,9 +1,10 @@
-"""The token with which the user of a stack uses its API: made once, kept in `DATA/api-token`."""
+"""The token with which the user of a stack uses its API: made once, kept in `DATA/api-token`. And
+the one with which he signs in to its console: another at each start, good for once."""
 
 from celeriac.ids import DEFAULT_TENANT, DEFAULT_USER
 from celeriac.roles import Role
 from celeriac.stack.folder import Folder
-from celeriac_storage import tokens
+from celeriac_storage import console_sessions, tokens
 from celeriac_storage.database import Database
 
 NAME = "celeriac up"
@@ -32,3 +33,11 @@ def make_api_token(folder: Folder, database: Database) -> str | None:
         )
     folder.write_token(secret)
     return secret
+
+
+def make_one_time_token(database: Database) -> str:
+    """It is kept nowhere: whoever has started the stack is shown it."""
+    with database.begin() as connection:
+        return console_sessions.make_one_time_token(
+            connection, DEFAULT_TENANT, DEFAULT_USER, [Role.ADMIN.word]
+        )

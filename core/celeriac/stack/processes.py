@@ -53,10 +53,12 @@ class Processes:
             is_ready=lambda _: _is_healthy(port, "/healthcheck"),
         )
 
-    def api(self, port: int) -> Program:
+    def api(self, port: int, flower_port: int) -> Program:
+        flower_url = f"http://{LOOPBACK}:{flower_port}"  # if nothing else was named
         return self._program(
             API,
             *("api", "--host", LOOPBACK, "--port", str(port)),
+            environment={"CELERIAC_FLOWER_URL": flower_url, **self._environment},
             address=f"http://{LOOPBACK}:{port}",
             is_ready=lambda _: _is_healthy(port, "/readyz"),
         )
@@ -68,12 +70,13 @@ class Processes:
         is_ready: Callable[[int], bool],
         address: str | None = None,
         stop_seconds: float = 10.0,
+        environment: Mapping[str, str] | None = None,  # the usual one
     ) -> Program:
         return Program(
             name=name,
             # -P: a file of the user's that is called like a library must not be taken for it.
             command=[sys.executable, "-P", "-m", "celeriac.cli.main", *command],
-            environment=self._environment,
+            environment=environment or self._environment,
             folder=Path.cwd(),
             log=self._folder.log(name),
             address=address,

@@ -10,7 +10,7 @@ from typing import Self
 
 from celeriac.errors import StackFailed
 from celeriac.stack import processes
-from celeriac.stack.api_token import make_api_token
+from celeriac.stack.api_token import make_api_token, make_one_time_token
 from celeriac.stack.description import Description, Service
 from celeriac.stack.ports import LOOPBACK, is_free
 from celeriac.stack.processes import Processes
@@ -62,6 +62,7 @@ class Stack:
         )
         self._database: Database | None = None
         self.new_api_token: str | None = None  # where this start has made one; it is shown once
+        self.one_time_token: str | None = None  # of the console, made by this start
         self._is_complete = False
 
     def __enter__(self) -> Self:
@@ -116,14 +117,15 @@ class Stack:
             self._database = Database(self.database_url, connections=2, pre_ping=True)
             migrate(self._database)
             self.new_api_token = make_api_token(self._servers.folder, self._database)
+            self.one_time_token = make_one_time_token(self._database)
+            flower_port = self._flower_port or self._servers.folder.port("flower port")
             made = Processes(self._servers.folder, self._database, self._process_environment())
             supervisor = self._servers.supervisor
             workers = [made.worker(name) for name in self._workers]
-            api = made.api(self._servers.folder.port("api port"))
+            api = made.api(self._servers.folder.port("api port"), flower_port)
             supervisor.start([made.scheduler(), *workers, api], give_up)
             # After them: Flower complains if it is up before the first worker.
-            port = self._flower_port or self._servers.folder.port("flower port")
-            supervisor.start([made.flower(port)], give_up)
+            supervisor.start([made.flower(flower_port)], give_up)
             self._is_complete = True
             self._servers.folder.describe(self.description.to_json())
         except BaseException:

@@ -1,0 +1,164 @@
+"""The list of runs, one run as it goes on, and what its user may tell it."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.exceptions import HTTPException
+
+from celeriac.events import event_types
+from celeriac.ids import RunId
+from celeriac.states import EffectState, RunStatus
+from celeriac_api import models
+from celeriac_api import runs as api
+from celeriac_api.authorization import RULES, role_of, visible_run
+from celeriac_api.caller import service_of
+from celeriac_api.console import timeline
+from celeriac_api.console.forms import PostedForm, body_of, json_value
+from celeriac_api.console.pages import PageRoute, render, see
+from celeriac_api.console.sessions import CurrentUser
+from celeriac_api.console.words import waiting_for
+from celeriac_api.pages import Cursor
+from celeriac_api.streaming import routes as streaming
+from celeriac_storage import reading, timelines
+
+router = APIRouter(prefix="/runs", route_class=PageRoute)
+
+RUNS_SHOWN = 50
+ALL_EVENTS = 20_000
+
+TextQuery = Annotated[str, Query(max_length=200, pattern=r"^[^\x00]*$")]
+
+
+@router.get("", name="list_runs")
+def runs_page(
+    request: Request,
+    caller: CurrentUser,
+    status: TextQuery = "",
+    agent: TextQuery = "",
+    outcome: TextQuery = "",
+    search: TextQuery = "",
+    thread_id: TextQuery = "",
+    user_id: TextQuery = "",
+    cursor: Cursor = None,
+) -> Response:
+    """An empty filter, as a form sends it, is none."""
+    if status and status not in {*RunStatus}:
+        raise HTTPException(400, f"{status} is no status of a run")
+    filters = api.RunFilters(
+        RunStatus(status) if status else None,
+        agent.strip() or None,
+        outcome.strip() or None,
+        search.strip() or None,
+        thread_id.strip() or None,
+        user_id.strip() or None,
+    )
+    found, next_cursor = api.page_of_runs(request, caller, filters, RUNS_SHOWN, cursor or None)
+    return render(
+        request, "runs.html", runs=found, next_cursor=next_cursor, filters=filters,
+        statuses=list(RunStatus), is_first=not cursor,
+    )  # fmt: skip
+
+
+@router.get("/{run_id}", name="show_run")
+def run_page(
+    request: Request, run_id: str, caller: CurrentUser, history: TextQuery = ""
+) -> Response:
+    run = visible_run(request, run_id, "show_run")
+    with service_of(request).tenant(caller.tenant_id).begin() as connection:
+        report = reading.read_run(connection, run)
+        limit = ALL_EVENTS if history == "all" else timelines.EVENTS_SHOWN
+        told = timelines.read_timeline(connection, run, limit)
+    return render(
+        request,
+        "run.html",
+        run=report,
+        timeline=told,
+        items=timeline.items(report, told),
+        open_calls=timeline.open_calls(report),
+        waiting=waiting_for(report, told.wait),
+        pending={each.call_id: each for each in report.approvals if each.status == "pending"},
+        event_types=EVENT_TYPES,
+        may_resolve=role_of(caller) >= RULES["resolve_call"].own,
+        can_be_rolled_back=_can_be_rolled_back(report.status, report.effects, report.kind),
+        flower_url=(service_of(request).settings.flower_url or "").rstrip("/"),
+    )
+
+
+EVENT_TYPES = tuple(event_types())
+"""On each of which the page looks again."""
+
+
+@router.get("/{run_id}/events", name="follow_events")
+async def run_events(
+    request: Request,
+    run_id: str,
+    after: int = 0,
+) -> Response:
+    """The API's own stream, for the page of the run."""
+    return await streaming.follow_events(
+        request, run_id, after, request.headers.get("last-event-id")
+    )
+
+
+@router.post("/{run_id}/cancel", name="cancel_run")
+def cancel(run_id: str, form: PostedForm) -> Response:
+    api.cancel_run(run_id, form.order())
+    return _back(run_id)
+
+
+@router.post("/{run_id}/interrupt", name="interrupt_run")
+def interrupt(run_id: str, form: PostedForm) -> Response:
+    api.interrupt_run(run_id, form.order())
+    return _back(run_id)
+
+
+@router.post("/{run_id}/retry", name="retry_run")
+def retry(run_id: str, form: PostedForm) -> Response:
+    api.retry_run(run_id, form.order())
+    return _back(run_id)
+
+
+@router.post("/{run_id}/messages", name="say_to_run")
+def say(run_id: str, form: PostedForm) -> Response:
+    body = body_of(models.Message, text=form.text("text"))
+    api.say_to_run(run_id, body, form.order(body))
+    return _back(run_id)
+
+
+@router.post("/{run_id}/rollback", name="roll_back_run")
+def roll_back(run_id: str, form: PostedForm) -> Response:
+    """Leads to the run that undoes this one."""
+    started = api.roll_back_run(run_id, form.order())
+    return see(started.headers["Location"].removeprefix("/v1"))
+
+
+@router.post("/{run_id}/resolve", name="resolve_call")
+def resolve(run_id: str, form: PostedForm) -> Response:
+    body = body_of(
+        models.ResolveCall,
+        call_id=form.text("call_id"),
+        **(
+            {"not_done": True}
+            if form.text("outcome") == "not_done"
+            else {"committed": json_value(form.text("committed"), "the result")}
+        ),
+    )
+    api.resolve_call(run_id, body, form.order(body))
+    return _back(run_id)
+
+
+def _back(run_id: str) -> Response:
+    return see(f"/runs/{RunId(run_id)}")
+
+
+def _can_be_rolled_back(status: RunStatus, effects: object, kind: str) -> bool:
+    """Whether it makes sense to offer it; the request itself is checked."""
+    assert isinstance(effects, list)
+    return (
+        kind == "agent"
+        and (status.is_terminal or status in (RunStatus.NEEDS_ATTENTION, RunStatus.PAUSED))
+        and any(
+            each.state in (EffectState.COMMITTED, EffectState.KNOWN_BAD) and each.kind != "none"
+            for each in effects
+        )
+    )

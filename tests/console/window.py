@@ -1,0 +1,90 @@
+"""A browser window that is signed in, and that notes whatever a page should not do."""
+
+from types import TracebackType
+from typing import Self
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+
+from tests.browser import PAGE_MILLISECONDS, SCREENSHOTS
+
+DESKTOP = (1180, 900)
+PHONE = (390, 844)
+
+_NOTE_VIOLATIONS = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) => {
+  window.violations.push(`${event.violatedDirective}: ${event.blockedURI}`);
+});
+"""
+
+
+class Window:
+    """One window of its own, with no other's cookies."""
+
+    def __init__(
+        self, browser: Browser, url: str, size: tuple[int, int] = DESKTOP, scheme: str = "light"
+    ) -> None:
+        self.url = url
+        self.trouble: list[str] = []
+        self._context = browser.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme="dark" if scheme == "dark" else "light",
+            is_mobile=size == PHONE,
+            has_touch=size == PHONE,
+        )
+        self._context.set_default_timeout(PAGE_MILLISECONDS)
+        self._context.add_init_script(_NOTE_VIOLATIONS)
+        self.page: Page = self._context.new_page()
+        self.page.on("console", self._note_message)
+        self.page.on("pageerror", lambda error: self.trouble.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.trouble.append(f"dialog {dialog.message}"))
+        self.page.on("request", self._note_request)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.assert_no_trouble()
+        self._context.close()
+
+    def sign_in(self, token: str, path: str = "/runs") -> Page:
+        """Paste the token; the page that it leads to."""
+        self.page.goto(self.url + path)
+        self.page.get_by_label("Token").fill(token)
+        self.page.get_by_role("button", name="Sign in").click()
+        self.page.get_by_role("button", name="Sign out").wait_for()
+        return self.page
+
+    def shoot(self, name: str) -> None:
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
+
+    def assert_no_trouble(self) -> None:
+        """No error, no dialog, nothing that the page's policy had to stop, no other site."""
+        assert self.page.evaluate("window.violations") == []
+        assert self.trouble == []
+
+    def assert_no_horizontal_scroll(self) -> None:
+        too_wide = self.page.evaluate(
+            """() => [...document.querySelectorAll("main *, header *")]
+              .filter((each) => each.getBoundingClientRect().right > innerWidth + 1)
+              .map((each) => each.outerHTML.slice(0, 120))"""
+        )
+        assert too_wide == []
+        width = self.page.evaluate("document.scrollingElement.scrollWidth")
+        assert width <= self.page.evaluate("innerWidth")
+
+    def _note_message(self, message: ConsoleMessage) -> None:
+        # A form that is refused, which is a page all the same, is an error to the browser.
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            self.trouble.append(message.text)
+
+    def _note_request(self, request: Request) -> None:
+        if not request.url.startswith(self.url):
+            self.trouble.append(f"a request to {request.url}")
