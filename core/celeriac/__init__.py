@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from celeriac.client import Client
     from celeriac.conditions import When
     from celeriac.context import ToolContext
+    from celeriac.contract import Contract
     from celeriac.errors import ToolError
     from celeriac.external_tools import external_tool
     from celeriac.limits import Limits
@@ -21,6 +22,7 @@ __all__ = [
     "Approval",
     "Client",
     "Compensate",
+    "Contract",
     "InBand",
     "Limits",
     "Rule",
@@ -38,6 +40,7 @@ _HOMES = {
     "Approval": "celeriac.approval",
     "Client": "celeriac.client",
     "Compensate": "celeriac.rollback",
+    "Contract": "celeriac.contract",
     "InBand": "celeriac.rollback",
     "Limits": "celeriac.limits",
     "Rule": "celeriac.approval",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from celeriac import seconds
 from celeriac.approval import Approval
 from celeriac.codec import JsonValue, dumps
+from celeriac.contract import Contract
 from celeriac.errors import InvalidAgent, InvalidInput
 from celeriac.ids import DEFAULT_QUEUE
 from celeriac.limits import Limits
@@ -32,6 +33,8 @@ class Agent:
     anything is written; without one, any JSON will do. `step_deadline_seconds` bounds a step that
     hangs in a live process; by default it is `STEP_MARGIN_SECONDS` above the longest call. With
     `stream` the model's text is shown to readers while it is being written (`docs/streaming.md`).
+    `contract` says what must be so before the model may say that it is done
+    (`docs/contracts.md`).
 
     Raises `InvalidAgent` if the parts contradict each other.
     """
@@ -50,9 +53,12 @@ class Agent:
         step_deadline_seconds: float | None = None,
         description: str = "",
         stream: bool = False,
+        contract: Contract | None = None,
     ) -> None:
         _check_names(name, model, queue)
         _check_tools(name, tools)
+        if contract is not None:
+            _check_contract(name, contract, tools)
         longest = max([think_timeout_seconds, *(each.longest_seconds for each in tools)])
         if step_deadline_seconds is None:
             step_deadline_seconds = longest + STEP_MARGIN_SECONDS
@@ -69,6 +75,7 @@ class Agent:
         self.step_deadline_seconds: Final = step_deadline_seconds
         self.description: Final = description
         self.stream: Final = stream
+        self.contract: Final = contract
         self._is_made: Final = True
 
     def __setattr__(self, attribute: str, value: object) -> None:
@@ -143,7 +150,9 @@ class Agent:
             "queue": self.queue,
             "think_timeout_seconds": self.think_timeout_seconds,
             "step_deadline_seconds": self.step_deadline_seconds,
-            **({"stream": True} if self.stream else {}),  # older hashes stay what they are
+            # Only if they are there: older hashes stay what they are.
+            **({"stream": True} if self.stream else {}),
+            **({} if self.contract is None else {"contract": self.contract.to_json()}),
         }
 
     @cached_property
@@ -191,6 +200,25 @@ def _check_tools(name: str, tools: Sequence[object]) -> None:
                 "them apart; give one another with @tool(name=...)"
             )
         names.add(each.name)
+
+
+def _check_contract(name: str, contract: Contract, tools: Sequence[Tool[..., Any]]) -> None:
+    """A contract that no call can meet would only be found out after the work."""
+    known = {each.name for each in tools}
+    problem = None
+    if unknown := [tool for tool in contract.tools if tool not in known]:
+        problem = f"require_observed_effect names {unknown[0]}, which is none of its tools"
+    elif contract.require_focused_verification and not any(each.flags.verifies for each in tools):
+        problem = (
+            "require_focused_verification needs a tool that runs the tests, such as that of "
+            "workspace_tools(tests=[...]), or one with verifies=True"
+        )
+    elif (contract.require_workspace_mutation or contract.paths_changed) and not any(
+        each.flags.mutates_workspace for each in tools
+    ):
+        problem = "it requires changed files, and none of its tools has mutates_workspace=True"
+    if problem is not None:
+        raise InvalidAgent(f"agent {name}: its contract cannot be met: {problem}")
 
 
 def _check_times(name: str, think_timeout: float, longest: float, step_deadline: float) -> None:

@@ -12,11 +12,17 @@ from celeriac.ids import CallId, RunId, TenantId, ThreadId, UserId
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from celeriac.evidence import Changes
+
 MAX_PROGRESS_CHARACTERS = 500
 
 
 def _ignore(text: str) -> None:
     """Where progress goes that nobody watches."""
+
+
+def _forget(changes: "Changes") -> None:
+    """Where evidence goes that nobody keeps."""
 
 
 def _no_input() -> JsonValue:
@@ -52,6 +58,7 @@ class ToolContext:
     _undone_result: JsonValue = field(default=None, repr=False)
     _report: Callable[[str], None] = field(default=_ignore, repr=False)
     _read_input: Callable[[], JsonValue] = field(default=_no_input, repr=False)
+    _note_changes: "Callable[[Changes], None]" = field(default=_forget, repr=False)
 
     @property
     def input(self) -> JsonValue:
@@ -72,6 +79,12 @@ class ToolContext:
                 "that it changes is in this database, or let it open a connection of its own"
             )
         return self._connection
+
+    def note_changes(self, changes: "Changes") -> None:
+        """Keep what this call did to files, as evidence (`celeriac.evidence`); for a tool with
+        `mutates_workspace=True`, from the call itself or from its `verify`. What is noted last
+        counts. It is written when the call is settled."""
+        self._note_changes(changes)
 
     def progress(self, text: str) -> None:
         """Note for people how the call went on; the notes become events when the step commits.

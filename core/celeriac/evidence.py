@@ -143,6 +143,12 @@ class CommandRun:
         )
 
 
+def command_evidence(result: JsonValue) -> dict[str, JsonValue]:
+    """What a call's result is evidence of, as to a command; perhaps nothing."""
+    command = CommandRun.of_result(result)
+    return {} if command is None else {"command": command.to_json()}
+
+
 @dataclass(frozen=True, slots=True)
 class Deed:
     """One call that has changed something, or looked whether all is well, as its rows tell."""

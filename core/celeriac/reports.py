@@ -159,6 +159,18 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True)
+class Contract:
+    """What the run has to meet before it completes, and what was last said of that."""
+
+    enforcement: str  # strict, or advisory
+    requirements: Mapping[str, JsonValue]
+    is_met: bool | None  # None: the model has not said yet that it is done
+    unmet: Sequence[JsonValue]  # each {requirement, why}
+    corrections: int  # how often the model was told
+    max_corrections: int
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One run with all that came of it so far."""
 
@@ -188,6 +200,7 @@ class Run:
     children: Sequence[Child]  # the runs below it, each after the one that started it
     start_at: datetime | None  # of a delayed run
     deadline_at: datetime | None
+    contract: Contract | None  # what it has to meet before it completes
 
 
 @dataclass(frozen=True, slots=True)

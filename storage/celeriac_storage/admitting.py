@@ -50,6 +50,7 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
         agent = wish.agent
         name, queue = agent.name, agent.queue
         limits = agent.limits.to_json()
+        contract = None if agent.contract is None else agent.contract.to_json()
         value = agent.validate_input(wish.input)
     else:
         name = wish.agent
@@ -59,6 +60,8 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
         queue = str(definition.get("queue", DEFAULT_QUEUE))
         stored = definition.get("limits")
         limits = stored if isinstance(stored, dict) else {}
+        required = definition.get("contract")
+        contract = required if isinstance(required, dict) else None
         value = _fitting(name, wish.input, definition.get("input_schema"))
     _check_size(name, value)
     if wish.limits is not None:
@@ -81,6 +84,7 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
         deadline_seconds=deadline_seconds,
         start_key=wish.start_key,
         is_published=wish.is_published,
+        contract=contract,
     )
 
 

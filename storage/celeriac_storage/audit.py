@@ -1,4 +1,4 @@
-"""Does the database keep the invariants? Asked with SQL alone, while everything goes on running."""
+"""Does the database keep the invariants? Asked with SQL, while everything goes on running."""
 
 from dataclasses import asdict, dataclass
 
@@ -6,6 +6,7 @@ from sqlalchemy import Connection
 
 from celeriac.ids import RunId
 from celeriac.limits import Limits
+from celeriac_storage import contract_audit
 from celeriac_storage.audit_checks import CHECKS
 from celeriac_storage.audit_checks.check import Check
 from celeriac_storage.database import Database
@@ -39,10 +40,14 @@ def audit(
     """
     with database.begin() as connection:
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        return [
+        found = [
             violation
             for check in CHECKS
             for violation in _violations(connection, check, run_id, overdue_seconds)
+        ]
+        return found + [
+            Violation(contract_audit.INVARIANT, of, f"{contract_audit.NAME}: {detail}")
+            for of, detail in contract_audit.unmet_contracts(connection, run_id)
         ]
 
 

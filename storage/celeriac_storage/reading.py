@@ -19,7 +19,7 @@ from celeriac.ids import (
     effect_key,
     undo_key,
 )
-from celeriac.reports import Call, Child, Effect, Event, Run, RunLine, Step, Thread, Wait, Worker
+from celeriac.reports import Call, Child, Contract, Effect, Event, Run, RunLine, Step, Thread, Wait, Worker
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac_storage import approvals, timers
 from celeriac_storage.requests import unknown_run
@@ -51,7 +51,7 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
             ), parent_call_id, deadline_at, (
                 SELECT due_at FROM celeriac.timers
                 WHERE timers.run_id = run.run_id AND timer_id = %s
-            )
+            ), contract
         FROM celeriac.runs AS run WHERE run_id = %s
         """,
         (timers.START, run_id),
@@ -60,7 +60,7 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
         raise unknown_run(run_id)
     (
         *shown, created_at, finished_at, tenant_id, run_kind, parent, rollbacks, parent_call,
-        deadline_at, start_at,
+        deadline_at, start_at, contract,
     ) = row  # fmt: skip
     (
         _, thread_id, user_id, agent, status, phase, outcome, step, epoch, worker_id, deaths,
@@ -136,6 +136,29 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
         _children(connection, run_id),
         start_at,
         deadline_at,
+        None if contract is None else _contract(connection, run_id, contract),
+    )
+
+
+def _contract(connection: Connection, run_id: RunId, contract: dict[str, JsonValue]) -> Contract:
+    row: Any = connection.exec_driver_sql(
+        """
+        SELECT (array_agg(type ORDER BY seq DESC))[1], (array_agg(data ORDER BY seq DESC))[1],
+            count(*) FILTER (WHERE type = 'contract.refused')
+        FROM celeriac.events
+        WHERE run_id = %s AND type IN ('contract.met', 'contract.refused', 'contract.unmet')
+        """,
+        (run_id,),
+    ).one()
+    type_, data, corrections = row
+    settings = {"enforcement", "max_corrections"}
+    return Contract(
+        str(contract["enforcement"]),
+        {name: value for name, value in contract.items() if name not in settings and value},
+        None if type_ is None else type_ == "contract.met",
+        [] if data is None else data.get("unmet", []),
+        corrections,
+        contract["max_corrections"],  # type: ignore[arg-type]  # a number, as it was checked
     )
 
 

@@ -12,7 +12,6 @@ from sqlalchemy import Connection
 from celeriac import reports
 from celeriac.codec import JsonValue
 from celeriac.errors import InvalidReceipt
-from celeriac.evidence import CommandRun
 from celeriac.ids import CallId, RunId
 from celeriac.workspace.attestation import ALGORITHM, drift
 from celeriac.workspace.receipts import CheckedReceipt, Issued, Receipt, read_receipt
@@ -97,9 +96,3 @@ def receive(call_id: CallId, tool: str, result: object, known: Expected | None) 
         "changes": checked.changes.to_json(),
     }
     return Received(checked, evidence, drift(checked.attestation, known.last_digest))
-
-
-def command_of(result: JsonValue) -> dict[str, JsonValue]:
-    """What a result is evidence of, as to a command."""
-    command = CommandRun.of_result(result)
-    return {} if command is None else {"command": command.to_json()}

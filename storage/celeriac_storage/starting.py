@@ -60,6 +60,7 @@ class NewRun:
     deadline_seconds: float | None = None  # from when it may begin; the sooner of both counts
     start_key: str | None = None  # one of all runs of its tenant
     is_published: bool = False  # the caller publishes it right after the commit
+    contract: dict[str, JsonValue] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ def _insert(
         WITH run AS (
             INSERT INTO celeriac.runs (run_id, tenant_id, user_id, thread_id, thread_position,
                 root_run_id, parent_run_id, parent_call_id, depth, history_until, kind, agent,
-                status, phase, resume_phase, queue, limits, input, published_at, publish_count,
+                status, phase, resume_phase, queue, limits, contract, input, published_at, publish_count,
                 message_count, last_event_seq, start_key, deadline_at)
             SELECT %(run_id)s, %(tenant_id)s, %(user_id)s, %(thread_id)s, %(position)s,
                 coalesce(parent.root_run_id, %(run_id)s),
@@ -118,7 +119,7 @@ def _insert(
                 coalesce(parent.depth + 1, 0), %(history_until)s,
                 CASE WHEN %(rolls_back)s::text IS NULL THEN 'agent' ELSE 'rollback' END,
                 %(agent)s, %(status)s, %(phase)s, %(resume_phase)s, %(queue)s,
-                %(limits)s::jsonb, %(input)s::jsonb,
+                %(limits)s::jsonb, %(contract)s::jsonb, %(input)s::jsonb,
                 CASE WHEN %(is_published)s THEN clock_timestamp() END, %(is_published)s::int, 1,
                 %(events)s, %(start_key)s::text,
                 least(%(deadline_at)s::timestamptz, parent.deadline_at,
@@ -160,6 +161,7 @@ def _insert(
             "resume_phase": None if paused_for is None else Phase.WAITING_MODEL,
             "queue": new.queue,
             "limits": dumps(new.limits),
+            "contract": None if new.contract is None else dumps(new.contract),
             "input": dumps(new.input),
             "is_published": new.is_published and paused_for is None,
             # Not of a child: a notification takes a lock that is global to the server, and its

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from celeriac import reports
 from celeriac.codec import JsonValue, dumps, loads
 from celeriac.errors import CeleriacError, Conflict, UnknownCall
+from celeriac.evidence import command_evidence
 from celeriac.ids import CallId, RunId, TenantId, UserId, effect_key
 from celeriac.states import EffectState, Phase, RunStatus
 from celeriac.testpoints import reach
@@ -114,7 +115,7 @@ def _record(
     if received is not None:
         evidence |= received.evidence
     if not isinstance(result, Failed):
-        evidence |= receipts.command_of(result)
+        evidence |= command_evidence(result)
     call: dict[str, JsonValue] = {"call_id": news.call_id, "tool": news.tool}
     events: list[tuple[str, dict[str, JsonValue]]] = []
     if received is not None and received.drift is not None:

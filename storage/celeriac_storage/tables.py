@@ -154,6 +154,7 @@ runs = Table(
     Column("child_steps_used", Integer, nullable=False),
     Column("child_tool_calls_used", Integer, nullable=False),
     Column("child_tokens_used", BigInteger, nullable=False),
+    Column("contract", JSONB(none_as_null=True)),
 )
 
 checkpoints = Table(

@@ -11,7 +11,8 @@ from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.context import ToolContext
-from celeriac.ids import effect_key, undo_key
+from celeriac.evidence import Changes, command_evidence
+from celeriac.ids import CallId, effect_key, undo_key
 from celeriac.messages import results_message
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
@@ -138,6 +139,7 @@ class Acting:
         self._progress: list[Event] = []
         self._failures: list[Event] = []  # that are tried again
         self._checks: list[Event] = []  # of the decision that the call is made on
+        self._changes: dict[CallId, Changes] = {}  # of files, as the calls have told
         self._lock = threading.Lock()
 
     @property
@@ -277,6 +279,7 @@ class Acting:
             _connection=connection,
             _report=lambda text: self._note_progress(effect, text),
             _read_input=self._read_input,
+            _note_changes=lambda changes: self._keep_changes(effect, changes),
         )
 
     def _read_input(self) -> JsonValue:
@@ -289,6 +292,24 @@ class Acting:
             if len(self._progress) < MAX_PROGRESS_EVENTS:
                 data: dict[str, JsonValue] = {"call_id": effect.call_id, "text": text}
                 self._progress.append(Event("tool.progress", data))
+
+    def _keep_changes(self, effect: Effect, changes: Changes) -> None:
+        with self._lock:
+            self._changes[effect.call_id] = changes
+
+    def _with_evidence(self, settled: SettledEffect) -> SettledEffect:
+        """With what the call has left behind, to be kept with its attempt."""
+        if not settled.is_attempt or settled.state is EffectState.NOT_DONE:
+            return settled
+        (effect,) = (each for each in self._batch.effects if each.call_id == settled.call_id)
+        evidence: dict[str, JsonValue] = {}
+        if effect.mutates_workspace and (changes := self._changes.get(effect.call_id)) is not None:
+            evidence["changes"] = changes.to_json()
+        if settled.state is EffectState.COMMITTED and (effect.mutates_workspace or effect.verifies):
+            evidence |= command_evidence(settled.result)
+        if not evidence:
+            return settled
+        return replace(settled, evidence={**(settled.evidence or {}), **evidence})
 
     def note(self, event: Event) -> None:
         """Have the step's commit tell this as well."""
@@ -356,7 +377,7 @@ class Acting:
                 state=state,
                 messages=[Message("results", {"calls": told})],
                 events=self._events(settled),
-                settled=settled,
+                settled=[self._with_evidence(each) for each in settled],
             ),
             [results_message(results)],
             batch.remaining,
@@ -383,7 +404,7 @@ class Acting:
                 reason=reason,
                 advances=False,
                 events=self._events(settled),
-                settled=settled,
+                settled=[self._with_evidence(each) for each in settled],
             )
         )
 

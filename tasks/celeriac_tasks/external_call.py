@@ -164,7 +164,7 @@ class ExternalCall:
         decision = decide(self._recovery, effect.attempt, lost, self._look, str(why["message"]))
         reach("act.after_recovery", self._claim.step)
         match decision:
-            case Settle(state, result, error, is_retried):
+            case Settle(state, result, error, is_retried, is_seen):
                 outcome: Outcome = Returned(result)
                 if error is not None:
                     outcome = Raised(error, is_definite=True, is_retried=is_retried)
@@ -174,7 +174,7 @@ class ExternalCall:
                     self._acting.settled(effect, outcome),
                     state=state,
                     is_attempt=True,
-                    evidence={"recovered": why},
+                    evidence={"recovered": why, **({"verified": True} if is_seen else {})},
                 )
                 return self._acting.told(effect, settled)
             case SendAgain(reason):

@@ -32,6 +32,7 @@ class Settle:
     result: JsonValue = None
     error: Details | None = None
     is_retried: bool = False  # of a failure: by its tool's policy it is worth another attempt
+    is_seen: bool = False  # the target shows it
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ def decide(
         return _resend(attempt, why)
     match look():
         case Done(result):
-            return Settle(EffectState.COMMITTED, lost.returned if result is None else result)
+            told = lost.returned if result is None else result
+            return Settle(EffectState.COMMITTED, told, is_seen=True)
         case NotDone() if lost.has_returned:
             message = "the tool said that it worked, but the target does not show it"
             return Ask(EffectState.KNOWN_BAD, message)

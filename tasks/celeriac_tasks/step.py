@@ -31,7 +31,7 @@ from celeriac_storage.dispatch import Due
 from celeriac_storage.effects import Effect
 from celeriac_storage.step_record import Committed, Next, StepRecord
 from celeriac_storage.steps import commit
-from celeriac_tasks import approving, delegating, requesting, sleeping, undoing
+from celeriac_tasks import approving, contracting, delegating, requesting, sleeping, undoing
 from celeriac_tasks.acting import Acting, Batch, next_batch
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE
 from celeriac_tasks.conversation import Conversation, pending_calls
@@ -422,9 +422,12 @@ class _Step:
             try:
                 with self._worker.active, self._worker.session(record) as connection:
                     reach("step.before_commit", self._claim.step)
-                    committed = self._commit_once(connection, record)
+                    judged = contracting.judged(
+                        connection, self._claim, replace(left, record=record)
+                    )
+                    committed = self._commit_once(connection, judged.record)
                 reach("step.after_commit", self._claim.step)
-                return committed, left
+                return committed, judged
             except RequestsChanged as changed:
                 if begins_again:
                     raise

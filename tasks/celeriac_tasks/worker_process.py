@@ -254,6 +254,11 @@ class WorkerProcess:
                 effect = replace(effect, state=EffectState.FAILED)  # noqa: PLW2901
             else:
                 continue
+            if effect.evidence is not None:
+                kept = ("changes", "command")
+                evidence |= {
+                    name: effect.evidence[name] for name in kept if name in effect.evidence
+                }
             for is_last in (False, True):
                 try:
                     self._report(claim, effect, evidence)

@@ -3,11 +3,12 @@
 from typing import TYPE_CHECKING
 
 from celeriac.cli.output import STYLES, brief, cell, clock, table, time_of_day
+from celeriac.cli.words import what_is_missing
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from celeriac.reports import Effect, Run
+    from celeriac.reports import Contract, Effect, Run
 
 LONGEST_VALUE_CHARACTERS = 2000
 LONGEST_CELL_CHARACTERS = 200
@@ -85,6 +86,17 @@ def _link(effect: "Effect") -> str | None:
     return None
 
 
+def _contract(contract: "Contract") -> str:
+    told = (
+        f"{contract.enforcement}; {contract.corrections} of {contract.max_corrections} corrections"
+    )
+    if contract.is_met is None:
+        return told
+    if contract.is_met:
+        return f"met; {told}"
+    return f"not met: {what_is_missing(contract.unmet)} ({told})"
+
+
 def _facts(run: "Run", waiting: str | None) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
@@ -122,6 +134,8 @@ def _facts(run: "Run", waiting: str | None) -> "RenderableType":
         value = getattr(run, name)
         if value is not None:
             rows.append((name, brief(value, LONGEST_VALUE_CHARACTERS)))
+    if run.contract is not None:
+        rows.append(("contract", _contract(run.contract)))
     for name, value in rows:
         drawn.add_row(name, value if isinstance(value, Text) else cell(value))
     return drawn

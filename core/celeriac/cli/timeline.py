@@ -9,6 +9,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from celeriac.cli.output import STYLES, brief, clock, console, time_of_day
+from celeriac.cli.words import what_is_missing
 
 if TYPE_CHECKING:
     from celeriac.client import Client
@@ -116,6 +117,9 @@ def event_words(event: "Event") -> str | None:
             return f"the model failed ({data.get('kind')}){again}"
         case ["model", "questioned"]:
             return f"the model is asked back: {data.get('why')}"
+        case ["contract", "refused" | "unmet"]:
+            yet = " yet" if "correction" in data else ""
+            return f"not done{yet}: {what_is_missing(data.get('unmet'))}"
         case ["tool", "progress"]:
             return f"{data.get('call_id')}: {brief(data.get('text'))}"
         case ["effect", state]:

@@ -6,6 +6,9 @@ from celeriac.cli.output import brief
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from celeriac.codec import JsonValue
     from celeriac.reports import Run, Wait
 
 
@@ -20,6 +23,12 @@ def waiting_for(run: "Run", wait: "Wait") -> str | None:
     if run.status is RunStatus.RUNNING and wait.is_cancel_requested:
         return "for the step in progress to be recorded; then it is cancelled"
     return _unsettled(run, wait) if run.status.is_terminal else None
+
+
+def what_is_missing(unmet: "JsonValue | Sequence[JsonValue]") -> str:
+    """Of a contract, as its events list it."""
+    listed = unmet if isinstance(unmet, list | tuple) else []
+    return "; ".join(str(each["why"]) for each in listed if isinstance(each, dict))
 
 
 def _attention(run: "Run", wait: "Wait") -> str:

@@ -115,6 +115,25 @@ class Answered(ModelAttempt):
     text: str | None = None  # of an agent that streams: what the pieces of text add up to
 
 
+class Missing(BaseModel):
+    """A requirement of the contract that is not met."""
+
+    model_config = ConfigDict(frozen=True)
+
+    requirement: str
+    why: str
+
+
+class ContractUnmet(Facts):
+    enforcement: Literal["strict", "advisory"]
+    unmet: list[Missing]
+
+
+class ContractRefused(ContractUnmet):
+    correction: int  # of at most `max_corrections`
+    max_corrections: int
+
+
 class Questioned(ModelAttempt):
     why: str
 

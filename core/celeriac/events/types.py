@@ -16,6 +16,8 @@ from celeriac.events.facts import (
     CheckUnclear,
     ChildStarted,
     Completed,
+    ContractRefused,
+    ContractUnmet,
     Created,
     DeadlinePassed,
     Decided,
@@ -172,6 +174,24 @@ class ModelFailed(RunEvent[AttemptFailed]):
     """An attempt to ask the model failed."""
 
     type: Literal["model.failed"]
+
+
+class ContractMet(RunEvent[Facts]):
+    """What the run's contract requires is so; the run completes."""
+
+    type: Literal["contract.met"]
+
+
+class ContractRefusedEvent(RunEvent[ContractRefused]):
+    """The model said that it is done, and is told what is missing."""
+
+    type: Literal["contract.refused"]
+
+
+class ContractUnmetEvent(RunEvent[ContractUnmet]):
+    """The run ends, and something is missing that its contract requires, or advises."""
+
+    type: Literal["contract.unmet"]
 
 
 class CallRequested(RunEvent[Attempt]):
@@ -398,6 +418,9 @@ AnyEvent = Annotated[
     | ModelQuestioned
     | ModelInterrupted
     | ModelFailed
+    | ContractMet
+    | ContractRefusedEvent
+    | ContractUnmetEvent
     | CallRequested
     | UndoByHandRequested
     | CallDelegated

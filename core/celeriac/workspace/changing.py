@@ -103,6 +103,7 @@ def change_file(
         if record.changes:
             record = _put(workspace, root, record, parts, planned.content, give_up_at, context.step)
         records.write(workspace, replace(record, is_done=True))
+        context.note_changes(records.changes_of(workspace, record))
         assert isinstance(record.result, dict)
         return record.result
 
@@ -113,11 +114,13 @@ def find_change(workspace: Workspace, context: ToolContext) -> Finding:
     if record is None:
         return NotDone()
     if record.is_done:  # whatever has become of the file since
+        context.note_changes(records.changes_of(workspace, record))
         return Done(record.result)
     (change,) = record.changes
     with workspace.opened() as root:
         found = state_of(root, tuple(change.path.split("/")))
         if found == change.after:
+            context.note_changes(records.changes_of(workspace, record))
             return Done(record.result)
         if found == change.before:
             return NotDone()

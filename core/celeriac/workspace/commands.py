@@ -121,6 +121,7 @@ def run_command(
         told = _told(command, ended, seconds, changes)
         done = replace(record, is_done=True, changes=changes[:MAX_RECORDED_PATHS], result=told)
         records.write(workspace, done)
+        context.note_changes(records.changes_of(workspace, done))
         return told
 
 
@@ -129,8 +130,11 @@ def find_command(workspace: Workspace, context: ToolContext) -> Finding:
     record = records.find(workspace, context.idempotency_key)
     if record is None:
         return NotDone()
+    if record.is_done and record.result is None:
+        return NotDone()
     if record.is_done:
-        return Done(record.result) if record.result is not None else NotDone()
+        context.note_changes(records.changes_of(workspace, record))
+        return Done(record.result)
     return Unclear("the command was begun, and its worker was lost before it had ended")
 
 

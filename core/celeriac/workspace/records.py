@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from celeriac.codec import JsonValue
-from celeriac.workspace.digests import State
+from celeriac.evidence import Changes, Standing
+from celeriac.workspace.digests import ABSENT, State, digest_of_state
 from celeriac.workspace.place import Workspace, write_whole
 
 _NAME = re.compile(r"(\d{8})-([0-9a-f]{16})\.json")
@@ -139,6 +140,23 @@ def _change(stored: dict[str, Any]) -> Change:
         stored["before_blob"],
         stored["after_blob"],
     )
+
+
+def changes_of(workspace: Workspace, record: Record) -> Changes:
+    """What the record is evidence of."""
+    count = record.result.get("changed_count") if isinstance(record.result, dict) else None
+    return Changes(
+        str(workspace.files),
+        {
+            change.path: (_standing(change.before), _standing(change.after))
+            for change in record.changes
+        },
+        is_complete=count is None or count == len(record.changes),
+    )
+
+
+def _standing(state: State) -> Standing:
+    return None if state == ABSENT else digest_of_state(state)
 
 
 def to_json(record: Record) -> dict[str, Any]:

@@ -234,6 +234,7 @@ def _run_tests(place: Place, settings: _CommandSettings, command: list[str]) -> 
         timeout_seconds=settings.seconds + MARGIN_SECONDS,
         stateful=True,
         mutates_workspace=True,  # caches and reports, which nobody builds on
+        verifies=True,
         verify=verify,
         on_unknown="resend",
         retry=_RETRY,

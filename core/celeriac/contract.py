@@ -1,0 +1,127 @@
+"""What must be so before a run may say that its work is done.
+
+coder = Agent("coder", model, tools=workspace_tools(tests=["pytest"]), contract=Contract(
+    paths_changed=["src/**"], require_focused_verification=True,
+))
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from celeriac.codec import JsonValue
+from celeriac.errors import InvalidAgent
+
+Enforcement = Literal["strict", "advisory"]
+MOST_CORRECTIONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """Held against what the run's calls have left behind (`celeriac.evidence`), in their order,
+    each time that the model answers without calls. A run keeps the contract that it was started
+    with: a deploy changes no running run.
+
+    Raises `InvalidAgent` if it contradicts itself, or requires nothing.
+    """
+
+    require_workspace_mutation: bool = False
+    """Some file is not what it was when the run began, by its content."""
+    paths_changed: Sequence[str] = ()
+    """So is some file of each of these patterns: `*` stands for any characters but `/`, `**` for
+    any at all, `?` for one."""
+    require_observed_effect: bool | Sequence[str] = False
+    """Some call, or some call of each of these tools, took effect outside of the workspace and was
+    seen there: by its `verify`, in this database, or by a receipt. A change of files counts only
+    where `paths_changed` names them."""
+    command_succeeded: Sequence[Sequence[str]] = ()
+    """Each of these commands, word by word, has ended with 0 after the last change."""
+    require_focused_verification: bool | Sequence[str] = False
+    """The tests (of a tool that `verifies`) have passed after the last change, and no test has
+    failed since. If words are given, by a command that has them all, such as a test file's name."""
+    enforcement: Enforcement = "strict"
+    """`strict`: the model is told what is missing, and if it still is in the end, the run fails
+    (`contract_unmet`). `advisory`: the run completes, and what is missing is on record."""
+    max_corrections: int = 3
+    """How often the model may be told in one run."""
+
+    def __post_init__(self) -> None:
+        for name in ("paths_changed", "command_succeeded"):
+            if isinstance(getattr(self, name), str):
+                raise InvalidAgent(f"{name} is a text; give a list")
+        if not self.is_required:
+            raise InvalidAgent("the contract requires nothing; leave it out")
+        for pattern in self.paths_changed:
+            if not pattern or pattern.startswith("/") or ".." in pattern.split("/"):
+                raise InvalidAgent(f"paths_changed: {pattern!r} names no path inside a workspace")
+        for command in self.command_succeeded:
+            if isinstance(command, str) or not command:
+                raise InvalidAgent(f"command_succeeded: {command!r} is no list of words")
+        if self.enforcement not in ("strict", "advisory"):
+            raise InvalidAgent(f"enforcement={self.enforcement!r} is neither strict nor advisory")
+        if (
+            isinstance(self.max_corrections, bool)
+            or not 0 <= self.max_corrections <= MOST_CORRECTIONS
+        ):
+            raise InvalidAgent(
+                f"max_corrections={self.max_corrections!r} is no number from 0 to "
+                f"{MOST_CORRECTIONS}"
+            )
+
+    @property
+    def is_required(self) -> bool:
+        return bool(
+            self.require_workspace_mutation
+            or self.paths_changed
+            or self.require_observed_effect
+            or self.command_succeeded
+            or self.require_focused_verification
+        )
+
+    @property
+    def tools(self) -> Sequence[str]:
+        """The tools that must have taken effect, by name."""
+        return (
+            () if isinstance(self.require_observed_effect, bool) else self.require_observed_effect
+        )
+
+    @property
+    def focus(self) -> Sequence[str]:
+        """The words that the verification's command must have."""
+        required = self.require_focused_verification
+        return () if isinstance(required, bool) else required
+
+    def to_json(self) -> dict[str, JsonValue]:
+        return _listed(asdict(self))  # type: ignore[return-value]  # a dict stays one
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "Contract":
+        """The contract as a run stored it."""
+        return cls(**stored)
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a path is one of a pattern, however their letters are composed: a name that was typed
+    on one machine reads the same on another, which writes its accents apart."""
+    return re.fullmatch(_expression(_composed(pattern)), _composed(path), re.DOTALL) is not None
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+def _expression(pattern: str) -> str:
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
+    wild = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(wild.get(part, re.escape(part)) for part in parts)
+
+
+def _listed(value: Any) -> JsonValue:
+    """The same with lists for tuples, as it is stored."""
+    if isinstance(value, dict):
+        return {name: _listed(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_listed(each) for each in value]
+    return value  # type: ignore[no-any-return]  # what is left is a scalar
