@@ -24,6 +24,7 @@ from celeriac.client import Client
 from celeriac.ids import RunId, ThreadId
 from celeriac.settings import Settings
 from celeriac.states import Phase, RunStatus
+from celeriac.workspace.shadow import git_program
 from celeriac_storage.database import Database, libpq_url
 from celeriac_storage.step_record import Next
 from tests.processes import Processes
@@ -591,6 +592,39 @@ def test_doctor_says_what_is_missing_and_exits_with_1(tmp_path: Path) -> None:
     assert {check["state"] for check in document["checks"]} == {"fail"}
     assert sorted(failed) == ["agent costly", "broker", "database"]
     assert "hunter2secret" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("git", "state", "words"),
+    [
+        ("echo git version 2.31.0", "ok", "git version 2.31.0 at "),
+        ("echo git version 2.30.9", "fail", "git 2.31 is needed"),
+        (None, "fail", "this worker has no git"),
+    ],
+)
+def test_doctor_looks_for_git_where_an_agent_works_on_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, git: str | None, state: str, words: str
+) -> None:
+    module = tmp_path / f"filing_{tmp_path.name}.py"  # imported once under each name
+    module.write_text(
+        "from celeriac import Agent\n"
+        "from celeriac.scripted import ScriptedModel, say\n"
+        "from celeriac.workspace.tools import workspace_tools\n"
+        'filing = Agent("filing", ScriptedModel([say("x")]), tools=workspace_tools())\n'
+    )
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    if git is not None:
+        (programs / "git").write_text(f"#!/bin/sh\n{git}\n")
+        (programs / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    git_program.cache_clear()
+
+    result = _invoke(None, ("doctor", "--json"), agents=str(module))
+
+    git_program.cache_clear()
+    (check,) = [each for each in json.loads(result.stdout)["checks"] if each["check"] == "git"]
+    assert (check["state"], words in check["detail"]) == (state, True), check
 
 
 def test_a_broker_url_that_no_library_takes_is_told_in_one_line(cli: Cli, hand: Hand) -> None:

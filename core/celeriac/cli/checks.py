@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
+from celeriac.agent import Agent
 from celeriac.errors import CeleriacError
 from celeriac.registry import load_agents
 from celeriac.secrets import redact_url
 from celeriac.settings import Settings
+from celeriac.workspace.shadow import git_program, git_version
 from celeriac_storage.database import Database
 from celeriac_storage.health import read_crew, read_server
 from celeriac_storage.schema import check_schema, head
@@ -39,7 +41,11 @@ class Check:
 def check_all(settings: Settings) -> list[Check]:
     """Every finding, in the order in which they have to be mended."""
     agents = list(_agents(settings))
-    loaded = [check.check.removeprefix("agent ") for check in agents if check.state == "ok"]
+    loaded = [
+        check.check.removeprefix("agent ")
+        for check in agents
+        if check.state == "ok" and check.check.startswith("agent ")
+    ]
     return [*_database(settings, loaded), *_broker(settings), *agents]
 
 
@@ -161,6 +167,8 @@ def _agents(settings: Settings) -> Iterator[Check]:
     except CeleriacError as error:
         yield Check("agents", "fail", str(error))
         return
+    if any(_works_on_files(agent) for agent in agents.values()):
+        yield _git()
     for name, agent in agents.items():
         try:
             loaded = load_agent(agent)
@@ -172,6 +180,20 @@ def _agents(settings: Settings) -> Iterator[Check]:
             yield Check(
                 f"agent {name}", "ok", f"model {model}, {tools} tool{'' if tools == 1 else 's'}"
             )
+
+
+def _works_on_files(agent: Agent) -> bool:
+    flags = [tool.flags for tool in agent.tools]
+    return any(each.mutates_workspace and not each.elsewhere for each in flags)
+
+
+def _git() -> Check:
+    """It keeps the snapshots of workspaces; this must be run where a worker runs."""
+    try:
+        program = git_program()
+    except CeleriacError as error:
+        return Check("git", "fail", str(error))
+    return Check("git", "ok", f"{git_version(program)} at {program}")
 
 
 @contextmanager

@@ -204,12 +204,18 @@ def git_program() -> str:
             "this worker has no git, which keeps the snapshots that are made before each change; "
             "install git on every worker that serves workspaces"
         )
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)  # noqa: S603
-    version = re.search(r"(\d+)\.(\d+)", said.stdout)
+    said = git_version(program)
+    version = re.search(r"(\d+)\.(\d+)", said)
     if version is None or (int(version[1]), int(version[2])) < OLDEST_GIT:
         wanted = ".".join(map(str, OLDEST_GIT))
-        raise WorkspaceAway(f"this worker has {said.stdout.strip()}; git {wanted} is needed")
+        raise WorkspaceAway(f"this worker has {said}; git {wanted} is needed")
     return program
+
+
+def git_version(program: str) -> str:
+    """What a git says of itself: `git version 2.39.5`."""
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)  # noqa: S603
+    return said.stdout.strip()
 
 
 def _lines(paths: Iterable[str]) -> bytes:
