@@ -6,27 +6,21 @@ anybody; and the records say exactly what was done, so that all of it can be tak
 
 import hashlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from celeriac.reports import Run
-from celeriac.settings import settings
 from celeriac.states import EffectState, RunStatus
 from celeriac.workspace import records, rollback
-from celeriac.workspace.place import of_run, prepare
-from celeriac_storage.database import Database
+from celeriac.workspace.place import of_run
 from celeriac_storage.resolving import NotDone
-from tests.crash.nursery import Nursery
-from tests.crash.stack import Stack, count_killed, started_processes
+from tests.crash import workspace_stack
+from tests.crash.stack import Stack
 from tests.crash.workspace_agents import AFTER, BEFORE
-from tests.processes import Processes
-from tests.servers import DatabaseServer, lease_broker
-from tests.waiting import eventually
+from tests.crash.workspace_stack import AGENTS, go_through
 
-AGENTS = "tests.crash.workspace_agents"
 WRITE, EDIT, DELETE = 1, 3, 5
 CALLS = {WRITE: "made/new.txt", EDIT: "edited.txt", DELETE: "deleted.txt"}
 CHANGING = [
@@ -51,56 +45,9 @@ PAIRS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def shared(
-    database_server: DatabaseServer, nursery: Nursery, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stack]:
-    folder = tmp_path_factory.mktemp("workspaces")
-    prepare(folder / "workspaces")
-    with database_server.database(migrated=True) as url, lease_broker("redis") as broker:
-        database = Database(url, connections=8)
-        with started_processes(database, broker, folder, nursery) as processes:
-            processes.environment |= {
-                "CELERIAC_WORKSPACES": str(folder / "workspaces"),
-                "CELERIAC_WORKSPACE_ROOTS": str(folder.parent),
-            }
-            stack = Stack(database, broker, processes)
-            stack.start_scheduler()
-            yield stack
-            stack.client.close()
-        database.close()
-
-
-@pytest.fixture(autouse=True)
-def processes(shared: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
-    """The shared processes, without the workers of the case before."""
-    monkeypatch.setenv("CELERIAC_WORKSPACES", shared.processes.environment["CELERIAC_WORKSPACES"])
-    settings.cache_clear()
-    yield shared.processes
-    for worker in shared.processes.started[1:]:
-        worker.kill_group()
-    del shared.processes.started[1:]
-    shared.processes.rearm()
-    settings.cache_clear()
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    for name, content in BEFORE.items():
-        (tmp_path / name).write_bytes(content.encode())
-    return tmp_path
-
-
-def go_through(shared: Stack, agent: str, project: Path, places: Sequence[str]) -> Run:
-    """Let a run work in the project while a worker dies at each of the places."""
-    points = ",".join(f"{place}=kill" for place in places)
-    workers = shared.processes.start_workers(len(places) + 1, AGENTS, test_points=points)
-    run = shared.wait(shared.start(agent, {"folder": str(project)}))
-    eventually(
-        lambda: count_killed(workers), until=lambda n: n == len(places), what="the deaths asked for"
-    )
-    assert all(shared.processes.reached(place) for place in places)
-    return run
+shared = workspace_stack.shared
+processes = workspace_stack.processes
+project = workspace_stack.project
 
 
 @contextmanager
