@@ -8,7 +8,7 @@ coder = Agent("coder", model, tools=workspace_tools(tests=["pytest"]), contract=
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from celeriac.codec import JsonValue
@@ -98,7 +98,14 @@ class Contract:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "Contract":
-        """The contract as a run stored it."""
+        """The contract as a run stored it. Raises `InvalidAgent` for what this version does not
+        know: to leave a requirement out would be to say that it is met."""
+        if unknown := stored.keys() - {field.name for field in fields(cls)}:
+            raise InvalidAgent(
+                f"the run was started with a contract that requires {', '.join(sorted(unknown))}, "
+                "which this version does not know: let workers of the newer one take it, then "
+                "`celeriac retry` it"
+            )
         return cls(**stored)
 
 

@@ -499,6 +499,7 @@ def test_each_kind_of_damage_is_seen_as_exactly_that(lively: Hand, damage_done: 
 def test_no_check_is_without_a_damage_that_it_sees() -> None:
     # Damaged in test_approvals_audit.py and test_rollback.py.
     elsewhere = {
+        audit_checks.effects.RECEIPTS,  # test_receipts
         audit_checks.decisions.DECISIONS,
         audit_checks.decisions.PROPOSALS,
         audit_checks.hashes.APPROVAL_HASHES,

@@ -11,10 +11,11 @@ import pytest
 
 from celeriac import external_tool
 from celeriac.client import Failed, NotDone, Receipt, TookEffect
-from celeriac.codec import JsonValue
+from celeriac.codec import JsonValue, dumps
 from celeriac.errors import CeleriacError, Conflict, InvalidReceipt
 from celeriac.states import RunStatus
 from celeriac.workspace.attestation import ALGORITHM, EMPTY
+from celeriac_storage.audit import audit
 from celeriac_storage.database import Database
 from tests.attesting_host import Host, altered
 from tests.talk import Calls, Talk
@@ -341,3 +342,32 @@ def test_the_receipt_of_a_drift_again_is_no_news(drifted: Patching) -> None:
 
 def test_a_cancelled_run_whose_files_drifted_ends(drifted: Patching) -> None:
     assert drifted.talk.client.cancel(drifted.talk.run_id) is RunStatus.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("evidence - 'receipt'", "without a receipt"),
+        ("jsonb_set(evidence, '{receipt,tool_call_id}', '\"0.2\"')", "a receipt of call 0.2"),
+        ("jsonb_set(evidence, '{receipt,workspace,nonce}', '\"7\"')", "for another request"),
+    ],
+)
+def test_the_audit_finds_a_change_without_its_receipt(
+    patching: Patching, damage: str, said: str
+) -> None:
+    host, talk = patching.host, patching.talk
+    host.submit(host.receipt(host.write("a.txt", "new")))
+    assert audit(talk.database) == []
+    right = patching.evidence("0.1")
+    change = "UPDATE celeriac.effect_attempts SET evidence = {} WHERE call_id = '0.1' AND entry = 1"
+    with talk.database.begin() as connection:
+        connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
+        connection.exec_driver_sql(change.format(damage))
+
+    (violation,) = audit(talk.database)
+
+    assert (violation.invariant, violation.run_id) == (3, talk.run_id)
+    assert said in violation.detail
+    with talk.database.begin() as connection:
+        connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
+        connection.exec_driver_sql(change.format("%s::jsonb"), (dumps(right),))

@@ -236,6 +236,11 @@ def test_a_contract_that_contradicts_itself_is_refused(wrong: dict[str, Any], wo
         Contract(**wrong)
 
 
+def test_a_requirement_of_a_newer_version_is_not_left_out() -> None:
+    with pytest.raises(InvalidAgent, match="requires review, which this version does not know"):
+        Contract.from_json({**MUTATED.to_json(), "review": True})
+
+
 def test_a_contract_reads_back_as_it_was_stored() -> None:
     contract = Contract(
         paths_changed=("src/**",),

@@ -24,6 +24,7 @@ CHECKS: tuple[Check, ...] = (
     effects.ONE_EFFECT,
     effects.EFFECT_OUTCOME,
     effects.ATTEMPTS,
+    effects.RECEIPTS,
     effects.LOCAL_CALLS,
     rollbacks.UNDONE_ONCE,
     rollbacks.UNDOS,

@@ -93,6 +93,35 @@ ATTEMPTS = Check(
     """,
 )
 
+RECEIPTS = Check(
+    3,
+    "a change of files elsewhere is settled by a receipt of that call and that request",
+    # Or by a person, once somebody else's change was found.
+    """
+    SELECT run_id, format('call %%s is %%s at attempt %%s, %%s', call_id, state, effect.attempt,
+        CASE WHEN receipt IS NULL THEN 'without a receipt' ELSE 'with a receipt of call '
+            || (receipt ->> 'tool_call_id') || ' for another request' END) AS detail
+    FROM celeriac.effects AS effect LEFT JOIN LATERAL (
+        SELECT later.evidence -> 'receipt' AS receipt, first.evidence ->> 'nonce' AS nonce
+        FROM celeriac.effect_attempts AS first LEFT JOIN celeriac.effect_attempts AS later
+            ON (later.run_id, later.call_id, later.attempt)
+                = (first.run_id, first.call_id, first.attempt) AND later.evidence ? 'receipt'
+        WHERE (first.run_id, first.call_id, first.attempt, first.entry)
+            = (effect.run_id, effect.call_id, effect.attempt, 0)
+    ) AS given ON true
+    WHERE flags ? 'elsewhere' AND flags ? 'mutates_workspace' AND state IN ('committed', 'failed')
+        AND ((receipt ->> 'tool_call_id', receipt #>> '{workspace,nonce}')
+            IS DISTINCT FROM (call_id, nonce))
+        -- What was not known when its run was cancelled, a person may settle later.
+        AND NOT EXISTS (
+            SELECT FROM celeriac.effect_attempts AS unanswered
+            WHERE (unanswered.run_id, unanswered.call_id, unanswered.attempt, outcome)
+                = (effect.run_id, effect.call_id, effect.attempt, 'unknown')
+                AND NOT unanswered.evidence ? 'receipt'
+        )
+    """,
+)
+
 LOCAL_CALLS = Check(
     3,
     "a call that is no external one is planned or settled, without attempts of its own",
