@@ -19,7 +19,19 @@ from celeriac.ids import (
     effect_key,
     undo_key,
 )
-from celeriac.reports import Call, Child, Contract, Effect, Event, Run, RunLine, Step, Thread, Wait, Worker
+from celeriac.reports import (
+    Call,
+    Child,
+    Contract,
+    Effect,
+    Event,
+    Run,
+    RunLine,
+    Step,
+    Thread,
+    Wait,
+    Worker,
+)
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac_storage import approvals, timers
 from celeriac_storage.requests import unknown_run

@@ -111,8 +111,8 @@ def _insert(
         WITH run AS (
             INSERT INTO celeriac.runs (run_id, tenant_id, user_id, thread_id, thread_position,
                 root_run_id, parent_run_id, parent_call_id, depth, history_until, kind, agent,
-                status, phase, resume_phase, queue, limits, contract, input, published_at, publish_count,
-                message_count, last_event_seq, start_key, deadline_at)
+                status, phase, resume_phase, queue, limits, contract, input, published_at,
+                publish_count, message_count, last_event_seq, start_key, deadline_at)
             SELECT %(run_id)s, %(tenant_id)s, %(user_id)s, %(thread_id)s, %(position)s,
                 coalesce(parent.root_run_id, %(run_id)s),
                 coalesce(%(rolls_back)s::text, parent.run_id), %(parent_call)s::text,
