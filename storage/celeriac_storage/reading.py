@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Text, cast, func, select, tuple_
+from sqlalchemy.exc import DBAPIError
 
 from celeriac.codec import JsonValue
-from celeriac.errors import UnknownThread
+from celeriac.errors import InvalidInput, UnknownThread
 from celeriac.ids import (
     CallId,
     RunId,
@@ -34,6 +35,7 @@ from celeriac.reports import (
 )
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac_storage import approvals, timers
+from celeriac_storage.database import sqlstate
 from celeriac_storage.requests import unknown_run
 from celeriac_storage.tables import runs
 from celeriac_storage.threads import HOLDS_THREAD
@@ -43,6 +45,7 @@ EVENTS_PER_READ = 1000
 DEPARTED_WORKERS_SHOWN = 100
 CHILDREN_SHOWN = 1000
 SEARCH_SECONDS = 5
+_QUERY_CANCELED = "57014"
 
 
 def read_run(connection: Connection, run_id: RunId) -> Run:
@@ -223,7 +226,8 @@ def list_runs(
     given, and that were created before the run `before`, given by its time and id.
 
     `search` is the begin of a run's id, or any text of its input, in capitals or not. It reads the
-    inputs, so it takes as long as there are runs: at most `SEARCH_SECONDS`, in a transaction.
+    inputs, so it takes as long as there are runs. Needs a transaction, and raises `InvalidInput`
+    after `SEARCH_SECONDS`.
     """
     if search is not None:
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{SEARCH_SECONDS}s'")
@@ -261,9 +265,17 @@ def list_runs(
         query = query.where(runs.c.thread_id == thread_id)
     if before is not None:
         query = query.where(tuple_(runs.c.created_at, runs.c.run_id) < before)
-    rows = connection.execute(
-        query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc()).limit(limit)
-    )
+    try:
+        rows = connection.execute(
+            query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc()).limit(limit)
+        )
+    except DBAPIError as error:
+        if search is None or sqlstate(error) != _QUERY_CANCELED:
+            raise
+        raise InvalidInput(
+            f"the search for {search!r} was given up after {SEARCH_SECONDS} s: narrow it by a "
+            "status, an agent, a user or a thread"
+        ) from error
     return [
         RunLine(
             RunId(row.run_id),

@@ -176,9 +176,10 @@ def test_editing_with_an_amount_that_is_none_and_then_with_one(counter: Counter)
 
 def test_rejecting_with_a_reason_and_the_other_window_learns_of_it(counter: Counter) -> None:
     desk, proposal = counter.propose()
-    with counter.window() as other, counter.window() as window:
+    with counter.window(size=PHONE, scheme="dark") as other, counter.window() as window:
         watching = other.sign_in(counter.api.token("cora"))
         at_proposal(watching, other.url, proposal)
+        other.shoot("console-phone")
         page = window.sign_in(counter.api.token("carl"))
         at_proposal(page, window.url, proposal)
         page.keyboard.press("r")
@@ -257,6 +258,25 @@ def test_nothing_that_a_model_or_a_tool_wrote_does_anything(counter: Counter) ->
         assert page.evaluate("window.owned") is None
     ((_, done, _),) = counter.ledger.entries
     assert done["note"] == HOSTILE
+
+
+def test_a_link_from_another_site_leads_to_the_page_for_who_is_signed_in(
+    counter: Counter,
+) -> None:
+    _, proposal = counter.propose()
+    with counter.window() as window:
+        page = window.sign_in(counter.api.token("carl"))
+        elsewhere = window.url.replace("127.0.0.1", "localhost")  # of another site to a browser
+        page.goto(f"{elsewhere}/healthz")
+        page.evaluate("path => location.assign(path)", f"{window.url}/approvals")
+
+        expect(page.locator("[data-row]")).to_contain_text("Refund 80.00")
+        page.goto(f"{elsewhere}/healthz")
+        page.evaluate("path => location.assign(path)", f"{elsewhere}/approvals")
+        expect(page.get_by_label("Token")).to_be_visible()  # there, nobody is signed in
+        window.trouble = [each for each in window.trouble if elsewhere not in each]
+        page.goto(window.url)
+    assert proposal.status == "pending"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

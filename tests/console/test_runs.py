@@ -17,9 +17,10 @@ from celeriac.ids import RunId
 from celeriac.reports import Event
 from celeriac.states import RunStatus
 from celeriac_api.console.words import EVENTS, event_words
+from celeriac_storage import reading
 from celeriac_storage.database import Database
 from tests.api.server import Api, key
-from tests.console.visitor import Visitors
+from tests.console.visitor import Visitor, Visitors
 from tests.crash.stack import Stack
 from tests.review_desk import REFUND, Desk, Ledger, refund_tool
 
@@ -82,6 +83,20 @@ def test_the_api_searches_as_well(api: Api, desk: Desk) -> None:  # noqa: ARG001
 
     assert [run["run_id"] for run in found] == [first]
     assert alice.get("/v1/runs", params={"outcome": "cancelled"}).json()["runs"] == []
+
+
+def test_a_search_that_takes_too_long_is_given_up(
+    alice: Visitor, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "SEARCH_SECONDS", 0.05)
+    with database.begin() as connection:
+        connection.exec_driver_sql("LOCK TABLE celeriac.runs")
+
+        response = alice.get("/runs?search=parrot")
+
+    assert response.status_code == 422
+    assert "narrow it" in response.text
+    assert alice.get("/runs?search=parrot").status_code == 200
 
 
 def test_pages_of_the_list_follow_each_other(api: Api, visitors: Visitors, desk: Desk) -> None:  # noqa: ARG001

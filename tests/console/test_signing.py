@@ -4,10 +4,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from celeriac.ids import DEFAULT_TENANT, TokenId, UserId
 from celeriac_api.console.sessions import COOKIE
 from celeriac_storage import console_sessions, tokens
+from celeriac_storage.database import sqlstate
 from tests.api.server import Api, statuses
 from tests.console.visitor import Visitor, Visitors
 
@@ -141,6 +143,26 @@ def test_signing_out_ends_the_session_wherever_its_cookie_is(
     assert api.rows("SELECT actor FROM celeriac.audit WHERE action = 'console.sign_out'") == [
         ("alice",)
     ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "roles = '{admin}'",
+        "user_id = 'bob'",
+        "expires_at = 'infinity'",
+        "ended_at = NULL",
+        "hash = NULL",
+    ],
+)
+def test_whose_a_session_is_and_its_end_never_change(api: Api, alice: Visitor, change: str) -> None:
+    if change == "ended_at = NULL":
+        alice.send(alice.form("/runs", "/sign-out"))
+
+    with pytest.raises(DBAPIError) as refused, api.database.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE celeriac.console_sessions SET {change}")
+
+    assert sqlstate(refused.value) == "CE003"
 
 
 def test_a_session_ends_with_its_time(api: Api, alice: Visitor) -> None:

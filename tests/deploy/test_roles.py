@@ -11,12 +11,13 @@ from alembic import command
 from alembic.config import Config
 
 from celeriac.errors import SchemaMismatch
-from celeriac.ids import DEFAULT_TENANT
-from celeriac_storage import schema, starting
+from celeriac.ids import DEFAULT_TENANT, UserId
+from celeriac_storage import console_sessions, schema, starting
 from celeriac_storage.database import Database
 from celeriac_storage.schema import check_schema, migrate
 from celeriac_storage.tenancy import TenantDatabase, may_restrict
 from tests.api.server import serving
+from tests.console.visitor import Visitors
 from tests.crash.servers import postgres_cluster
 from tests.deploy.compose import ROOT
 from tests.streaming.subscriber import Subscriber
@@ -115,6 +116,19 @@ def test_a_run_is_started_and_followed_over_the_login_of_the_api(server_url: str
             subscriber.wait(lambda each: each.seqs == [1, 2])
             alice.post("/v1/runs/r1/cancel")
             assert subscriber.wait_for_end().seqs == [1, 2, 3]
+        visitors = Visitors(api)
+        visitor = visitors.stranger()
+        assert visitor.sign_in(by_owner.token("olga", "operator")).status_code == 303
+        for path in ("/runs?search=hello", "/runs/r1", "/approvals", "/unsettled", "/workers"):
+            visitor.read(path)
+        visitor.send(visitor.form("/runs", "/sign-out"))
+        with owner.begin() as connection:
+            code = console_sessions.make_one_time_token(
+                connection, DEFAULT_TENANT, UserId("local"), ["admin"]
+            )
+        assert visitor.sign_in(code).status_code == 303
+        assert "r1" in visitor.read("/runs")
+        visitors.close()
         stranger = by_owner.token("alice", tenant="rival")
         with Subscriber(api.url, stranger, "r1") as subscriber:
             assert subscriber.wait_for_end().status == 404
