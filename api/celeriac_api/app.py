@@ -9,7 +9,17 @@ from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from celeriac.settings import Settings
-from celeriac_api import approvals, console, health, models, problems, runs, schedules, threads
+from celeriac_api import (
+    approvals,
+    console,
+    health,
+    memories,
+    models,
+    problems,
+    runs,
+    schedules,
+    threads,
+)
 from celeriac_api.authentication import authenticated
 from celeriac_api.headers import SafeHeaders
 from celeriac_api.limits import BodyLimit
@@ -17,7 +27,14 @@ from celeriac_api.service import Service
 from celeriac_api.streaming import routes as streaming
 from celeriac_api.streaming.hub import Hub
 
-ROUTERS = (runs.router, streaming.router, approvals.router, schedules.router, threads.router)
+ROUTERS = (
+    runs.router,
+    streaming.router,
+    approvals.router,
+    schedules.router,
+    threads.router,
+    memories.router,
+)
 """Whatever is here is for callers with a good token only."""
 
 _DESCRIPTION = """Start agent runs, follow them, and decide what they may do.

@@ -53,6 +53,12 @@ RULES: Mapping[str, Rule] = {
     "trigger_schedule": _OWN,
     "remove_schedule": _OWN,
     "list_workers": Rule(Role.OPERATOR, Role.OPERATOR),  # they serve all tenants
+    "list_memories": _OWN,
+    "show_memory": _OWN,
+    "remember": _OWN,
+    "forget": _OWN,
+    "list_memory_decisions": _OWN,
+    "export_memories": _OWN,
     # Besides what principals say (`celeriac principals`), who decide for all users of the tenant.
     "list_approvals": _OWN,
     "show_approval": _OWN,

@@ -11,6 +11,7 @@ from celeriac.errors import (
     NotAllowed,
     RoleMissing,
     UnknownApproval,
+    UnknownMemory,
     UnknownRun,
     UnknownSchedule,
     UnknownThread,
@@ -20,7 +21,15 @@ from celeriac.errors import (
 from celeriac_api.caller import Caller, service_of
 from celeriac_storage import audit_trail
 
-_DENIALS = (RoleMissing, UnknownApproval, UnknownRun, UnknownSchedule, UnknownThread, UnknownToken)
+_DENIALS = (
+    RoleMissing,
+    UnknownApproval,
+    UnknownMemory,
+    UnknownRun,
+    UnknownSchedule,
+    UnknownThread,
+    UnknownToken,
+)
 """Whoever asks for what he may not see is told that it is not there: so all of that is recorded. A
 refused decision and a refused start record themselves (`celeriac.client.operations`)."""
 

@@ -6,7 +6,7 @@ asks and that he may. What is refused is not stored: to ask again may help.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
@@ -62,10 +62,12 @@ class Order:
         operation: Operation[Answer],
         reply: Callable[[Answer], Reply],
         check: Callable[[Connection], None],
+        owners: Sequence[str] = (),
     ) -> Response:
-        """Do it unless it was done, and answer. `check` raises if the caller may not."""
+        """Do it unless it was done, and answer. `check` raises if the caller may not. `owners` are
+        those whose memories it is about."""
         service = service_of(self.request)
-        transactions = service.tenant(self.caller.tenant_id)
+        transactions = service.tenant(self.caller.tenant_id, owners)
         is_acting = False
         try:
             with transactions.begin() as connection:

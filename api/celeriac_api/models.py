@@ -273,6 +273,29 @@ class DecideApproval(Body):
         return self
 
 
+class PutMemory(Body):
+    """What to remember, for the policy to decide about."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"value": "Prefers short answers in Chinese"},
+                {"value": {"seat": "aisle"}, "replaces_version": 1, "expires_days": 365},
+            ]
+        }
+    )
+
+    value: Annotated[Any, Field(description="Any JSON but null; a text is best.")]
+    kind: Literal["semantic", "episodic", "procedural"] = "semantic"
+    replaces_version: Annotated[
+        int | None, Field(ge=1, le=_MOST, description="To change what is there: its version now.")
+    ] = None
+    expires_days: Annotated[float | None, Field(gt=0, le=36_500, allow_inf_nan=False)] = None
+    user_id: Annotated[
+        Id | None, Field(description="Of whom; of you by default. Others' take an operator.")
+    ] = None
+
+
 # Responses ----------------------------------------------------------------------------------------
 
 
@@ -310,6 +333,10 @@ ApprovalModel = model_of(reports.Approval)
 DecidedModel = model_of(reports.Decided)
 ScheduleModel = model_of(reports.Schedule)
 ScheduleFireModel = model_of(reports.ScheduleFire)
+MemoryModel = model_of(reports.Memory)
+MemoryDecisionModel = model_of(reports.MemoryDecision)
+MemoryExportModel = model_of(reports.MemoryExport)
+RememberedModel = model_of(reports.Remembered)
 
 
 class StandsAt(BaseModel):
@@ -331,6 +358,22 @@ class ApprovalPage(BaseModel):
 
 class Schedules(BaseModel):
     schedules: list[ScheduleModel]  # type: ignore[valid-type]  # made while it runs
+
+
+class MemoryPage(BaseModel):
+    memories: list[MemoryModel]  # type: ignore[valid-type]  # made while it runs
+    next_cursor: str | None
+
+
+class MemoryDecisionPage(BaseModel):
+    decisions: list[MemoryDecisionModel]  # type: ignore[valid-type]  # made while it runs
+    next_cursor: str | None
+
+
+class Forgotten(BaseModel):
+    """It was there, and is not there any more."""
+
+    forgotten: Literal[True]
 
 
 class Calls(BaseModel):

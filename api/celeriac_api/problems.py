@@ -61,6 +61,7 @@ KINDS: Mapping[type[CeleriacError], Kind] = {
     errors.UnknownApproval: Kind(404, "unknown-approval", "There is no such proposal"),
     errors.UnknownThread: Kind(404, "unknown-thread", "There is no such thread"),
     errors.UnknownSchedule: Kind(404, "unknown-schedule", "There is no such schedule"),
+    errors.UnknownMemory: Kind(404, "unknown-memory", "Nothing is remembered there"),
     errors.UnknownToken: Kind(404, "unknown-token", "There is no such token"),
     errors.Conflict: Kind(409, "conflict", "The state of the run does not allow this"),
     errors.RunExists: Kind(409, "run-exists", "A run of this id exists already"),

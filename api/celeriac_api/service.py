@@ -48,15 +48,17 @@ class Service:
         self.rate_limit.close()
         self.database.close()
 
-    def tenant(self, tenant_id: TenantId) -> TenantDatabase:
-        """The database as this tenant sees it."""
-        return self.tenants([tenant_id])
+    def tenant(self, tenant_id: TenantId, owners: Sequence[str] = ()) -> TenantDatabase:
+        """The database as this tenant sees it, with what is remembered of these users."""
+        return self.tenants([tenant_id], owners)
 
-    def tenants(self, tenant_ids: Sequence[TenantId]) -> TenantDatabase:
+    def tenants(self, tenant_ids: Sequence[TenantId], owners: Sequence[str] = ()) -> TenantDatabase:
         """The database as all of these together see it."""
         database = self.ready()
         assert self._is_restricted is not None
-        return TenantDatabase(database, tenant_ids, is_restricted=self._is_restricted)
+        return TenantDatabase(
+            database, tenant_ids, owners=owners, is_restricted=self._is_restricted
+        )
 
     def ready(self) -> Database:
         """The database, with its schema as this code needs it. Raises `DatabaseUnavailable` or

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from celeriac.errors import ToolError
     from celeriac.external_tools import external_tool
     from celeriac.limits import Limits
+    from celeriac.memory import MemoryCandidate, MemoryPolicy
     from celeriac.rollback import Compensate, InBand
     from celeriac.sleeping import sleep, wake_at
     from celeriac.tools import tool
@@ -25,6 +26,8 @@ __all__ = [
     "Contract",
     "InBand",
     "Limits",
+    "MemoryCandidate",
+    "MemoryPolicy",
     "Rule",
     "ToolContext",
     "ToolError",
@@ -43,6 +46,8 @@ _HOMES = {
     "Contract": "celeriac.contract",
     "InBand": "celeriac.rollback",
     "Limits": "celeriac.limits",
+    "MemoryCandidate": "celeriac.memory",
+    "MemoryPolicy": "celeriac.memory",
     "Rule": "celeriac.approval",
     "ToolContext": "celeriac.context",
     "ToolError": "celeriac.errors",

@@ -13,6 +13,8 @@ from celeriac.contract import Contract
 from celeriac.errors import InvalidAgent, InvalidInput
 from celeriac.ids import DEFAULT_QUEUE
 from celeriac.limits import Limits
+from celeriac.memory.policy import MemoryPolicy
+from celeriac.memory.tools import memory_tools
 from celeriac.schemas import strict_json
 from celeriac.shapes import Shape
 from celeriac.tools import Tool
@@ -35,6 +37,8 @@ class Agent:
     `stream` the model's text is shown to readers while it is being written (`docs/streaming.md`).
     `contract` says what must be so before the model may say that it is done
     (`docs/contracts.md`).
+    With `memory` it remembers its users across threads, as that policy allows, and has the tools
+    `remember`, `recall` and `forget` (`docs/memory.md`).
 
     Raises `InvalidAgent` if the parts contradict each other.
     """
@@ -54,8 +58,11 @@ class Agent:
         description: str = "",
         stream: bool = False,
         contract: Contract | None = None,
+        memory: MemoryPolicy | None = None,
     ) -> None:
         _check_names(name, model, queue)
+        if memory is not None:
+            tools = (*tools, *memory_tools(memory))
         _check_tools(name, tools)
         if contract is not None:
             _check_contract(name, contract, tools)
@@ -76,6 +83,7 @@ class Agent:
         self.description: Final = description
         self.stream: Final = stream
         self.contract: Final = contract
+        self.memory: Final = memory
         self._is_made: Final = True
 
     def __setattr__(self, attribute: str, value: object) -> None:
@@ -153,6 +161,7 @@ class Agent:
             # Only if they are there: older hashes stay what they are.
             **({"stream": True} if self.stream else {}),
             **({} if self.contract is None else {"contract": self.contract.to_json()}),
+            **({"memory": self.memory.to_json()} if self.memory else {}),
         }
 
     @cached_property

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from celeriac.evidence import Changes
+    from celeriac.memory.tools import Memories
 
 MAX_PROGRESS_CHARACTERS = 500
 
@@ -57,6 +58,7 @@ class ToolContext:
     _connection: "Connection | None" = field(default=None, repr=False)
     _undone_result: JsonValue = field(default=None, repr=False)
     _report: Callable[[str], None] = field(default=_ignore, repr=False)
+    _memories: "Memories | None" = field(default=None, repr=False)
     _read_input: Callable[[], JsonValue] = field(default=_no_input, repr=False)
     _note_changes: "Callable[[Changes], None]" = field(default=_forget, repr=False)
 

@@ -11,6 +11,7 @@
     │   ├── UnknownThread
     │   ├── UnknownSchedule
     │   ├── UnknownToken
+    │   ├── UnknownMemory
     │   ├── InvalidDecision     without the reason or the answers that are asked for
     │   ├── InvalidReceipt      what another process says that a call did to files
     │   └── KeyReused           an idempotency key that belongs to another request
@@ -84,6 +85,10 @@ class UnknownSchedule(InvalidInput):
 
 class UnknownToken(InvalidInput):
     """There is no token of that id."""
+
+
+class UnknownMemory(InvalidInput):
+    """Nothing is remembered under that key, or it is another user's, which is not told."""
 
 
 class InvalidDecision(InvalidInput):

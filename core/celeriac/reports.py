@@ -324,6 +324,74 @@ class Wait:
     unknown_calls: Sequence[CallId]
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered of a user under a key, where it comes from, and why it was kept."""
+
+    user_id: UserId
+    namespace: str
+    key: str
+    kind: str  # semantic, episodic or procedural
+    version: int  # counts each change
+    value: JsonValue
+    expires_at: datetime | None
+    created_at: datetime
+    changed_at: datetime
+    reason: str  # why it was kept
+    decision_id: int
+    origin: str  # whose words: user, or person for what came by the API or the command line
+    run_id: RunId | None  # that it was proposed in, which may not be there any more
+    call_id: CallId | None
+    message_position: int | None  # of the run's message with the user's words
+    approval_id: ApprovalId | None
+    proposed_by: str  # an agent, or a person
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryDecision:
+    """What became of one candidate. There is nothing in it of what was refused but a hash."""
+
+    decision_id: int
+    user_id: UserId
+    store: bool
+    reason: str
+    namespace: str | None  # None, as the key and the kind, if it could be none
+    key: str | None
+    kind: str | None
+    origin: str
+    run_id: RunId | None
+    call_id: CallId | None
+    message_position: int | None
+    source_call_id: CallId | None  # the call whose result holds the content
+    approval_id: ApprovalId | None
+    proposed_by: str
+    policy_version: str
+    content_hash: (
+        str  # sha256 of the stored text, in hex; of a sensitive one without what is secret
+    )
+    decided_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What came of a candidate that a person has put in."""
+
+    decision_id: int
+    store: bool
+    reason: str
+    why: str
+    version: int | None  # of what is remembered under the key now
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryExport:
+    """All that is remembered of a user, and what was decided about candidates."""
+
+    user_id: UserId
+    memories: Sequence[Memory]
+    decisions: Sequence[MemoryDecision]  # the latest first
+
+
 def to_json(value: object) -> JsonValue:
     """A report, or a list of them, as plain JSON values."""
     if is_dataclass(value) and not isinstance(value, type):

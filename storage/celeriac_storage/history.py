@@ -4,11 +4,13 @@ effects.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue
-from celeriac.ids import RunId
+from celeriac.ids import CallId, RunId
+from celeriac.memory.origin import Returned, Said, Seen
 from celeriac_storage.claims import Claim
 
 
@@ -32,6 +34,15 @@ class StoredMessage:
     body: dict[str, JsonValue]
     results: Sequence[StoredResult]
 
+
+MOST_SEEN_CHARACTERS = 200_000
+"""Of one result: what is further down in a longer one is not compared with what is remembered."""
+
+_RUNS_OF_THREAD = """
+    SELECT run_id, thread_position FROM celeriac.runs
+    WHERE run_id = %(run_id)s OR tenant_id = %(tenant_id)s AND thread_id = %(thread_id)s
+        AND thread_position < %(thread_position)s AND kind <> 'rollback'
+"""
 
 _MESSAGES = """
 SELECT message.position, message.role, message.body, CASE WHEN message.role = 'results' THEN (
@@ -121,6 +132,45 @@ def _messages_before(
         (claim.tenant_id, claim.thread_id, position),
     )
     return [_message(row) for row in rows]
+
+
+def load_seen(connection: Connection, claim: Claim) -> Seen:
+    """What the user has said, and what tools have returned, in the run and its thread before it."""
+    parameters = {
+        "run_id": claim.run_id,
+        "tenant_id": claim.tenant_id,
+        "thread_id": claim.thread_id,
+        "thread_position": claim.thread_position,
+    }
+    said: Any = connection.exec_driver_sql(
+        f"""
+        SELECT part ->> 'content', CASE WHEN run_id = %(run_id)s THEN position END
+        FROM celeriac.messages JOIN ({_RUNS_OF_THREAD}) AS run USING (run_id),
+            jsonb_array_elements(body -> 'parts') AS part
+        WHERE role = 'user' AND part ->> 'content' IS NOT NULL
+        ORDER BY run.thread_position NULLS LAST, position
+        """,
+        parameters,
+    )
+    returned: Any = connection.exec_driver_sql(
+        f"""
+        SELECT left(coalesce(convert_from(artifact.content, 'UTF8'), effect.result::text),
+            %(most)s), CASE WHEN run_id = %(run_id)s THEN call_id END
+        FROM celeriac.effects AS effect JOIN ({_RUNS_OF_THREAD}) AS run USING (run_id)
+        LEFT JOIN celeriac.artifacts AS artifact ON artifact.hash = effect.result_artifact
+        WHERE effect.state = 'committed' AND effect.tool NOT IN ('remember', 'forget')
+            AND (effect.result IS NOT NULL OR effect.result_artifact IS NOT NULL)
+        ORDER BY run.thread_position NULLS LAST, effect.step, effect.call_index
+        """,
+        {**parameters, "most": MOST_SEEN_CHARACTERS},
+    )
+    return Seen(
+        [Said(text, position) for text, position in said],
+        [
+            Returned(text, None if call_id is None else CallId(call_id))
+            for text, call_id in returned
+        ],
+    )
 
 
 def _message(row: Sequence[object]) -> StoredMessage:

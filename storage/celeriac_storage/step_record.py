@@ -149,6 +149,7 @@ class ModelCall:
     error: dict[str, JsonValue] | None = None
     prompt_hash: str | None = None  # these two only if they are not the run's own
     tools_hash: str | None = None
+    selection: dict[str, JsonValue] | None = None  # what it was shown besides the messages
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,10 +174,10 @@ _ATTEMPTS = f""", attempt AS (
 
 _MODEL_CALL = """, model_call AS (
     INSERT INTO celeriac.model_calls (run_id, step, attempt, model, message_count, outcome, error,
-        input_tokens, output_tokens, usage, prompt_hash, tools_hash, started_at)
+        input_tokens, output_tokens, usage, selection, prompt_hash, tools_hash, started_at)
     SELECT run_id, %(step)s, %(model_attempt)s, %(model)s, %(model_messages)s, %(model_outcome)s,
         %(model_error)s::jsonb, %(input_tokens)s, %(output_tokens)s, %(usage)s::jsonb,
-        %(call_prompt_hash)s, %(call_tools_hash)s, %(model_started_at)s
+        %(selection)s::jsonb, %(call_prompt_hash)s, %(call_tools_hash)s, %(model_started_at)s
     FROM run
 )"""
 

@@ -225,6 +225,7 @@ def _model_call_parameters(call: ModelCall) -> dict[str, Any]:
         "model_outcome": call.outcome,
         "model_error": _json(call.error),
         "usage": _json(call.usage),
+        "selection": _json(call.selection),
         "call_prompt_hash": call.prompt_hash,
         "call_tools_hash": call.tools_hash,
         "model_started_at": call.started_at,

@@ -18,7 +18,7 @@ from sqlalchemy import (
     Text,
     Uuid,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSONB, TSVECTOR
 
 SCHEMA = "celeriac"
 metadata = MetaData(schema=SCHEMA)
@@ -479,4 +479,61 @@ console_sessions = Table(
     Column("opened_at", _TIME),
     Column("expires_at", _TIME),
     Column("ended_at", _TIME),
+)
+
+memory_decisions = Table(
+    "memory_decisions",
+    metadata,
+    Column("decision_id", BigInteger, Identity(always=True), primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("user_id", Text, nullable=False),
+    Column("verdict", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("namespace", Text),
+    Column("memory_key", Text),
+    Column("kind", Text),
+    Column("content_hash", LargeBinary, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("run_id", Text),
+    Column("call_id", Text),
+    Column("message_position", Integer),
+    Column("source_call_id", Text),
+    Column("approval_id", Text),
+    Column("proposed_by", Text, nullable=False),
+    Column("policy_version", Text, nullable=False),
+    Column("decided_at", _TIME, nullable=False),
+    Column("erased_at", _TIME),
+    Column("key_id", Text),
+)
+
+memories = Table(
+    "memories",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("user_id", Text, primary_key=True),
+    Column("namespace", Text, primary_key=True),
+    Column("memory_key", Text, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("content", JSONB),
+    Column("content_hash", LargeBinary, nullable=False),
+    Column("search", TSVECTOR),
+    Column("decision_id", BigInteger, nullable=False),
+    Column("verdict", Text, nullable=False),
+    Column("expires_at", _TIME),
+    Column("created_at", _TIME, nullable=False),
+    Column("changed_at", _TIME, nullable=False),
+    Column("deleted_at", _TIME),
+    Column("deleted_by", Text),
+    Column("erased_at", _TIME),
+    Column("key_id", Text),
+)
+
+recalls = Table(
+    "recalls",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("step", Integer, primary_key=True, autoincrement=False),
+    Column("selection", JSONB, nullable=False),
+    Column("at", _TIME, nullable=False),
 )

@@ -16,6 +16,7 @@ from celeriac.ids import TenantId
 from celeriac_storage.database import Database
 
 ROLE = "celeriac_api"
+EVERY_OWNER = ("*",)
 _ROLE_MAY_BE_SET_SINCE = 160000  # before, PostgreSQL lets every member of a role set it
 
 
@@ -29,13 +30,20 @@ class Transactions(Protocol):
 
 class TenantDatabase:
     """What those tenants see, one as a rule. Without `is_restricted` nothing but the statements
-    themselves keeps tenants apart: for a login that may not take the role (`may_restrict`)."""
+    themselves keeps tenants apart: for a login that may not take the role (`may_restrict`).
+
+    What is remembered is seen of the `owners` alone, or of all users (`EVERY_OWNER`)."""
 
     def __init__(
-        self, database: Database, tenants: Sequence[TenantId], *, is_restricted: bool = True
+        self,
+        database: Database,
+        tenants: Sequence[TenantId],
+        *,
+        owners: Sequence[str] = (),
+        is_restricted: bool = True,
     ) -> None:
         self._database = database
-        self._scope = _scope(tenants) if is_restricted else None
+        self._scope = _scope(tenants, owners) if is_restricted else None
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
@@ -63,8 +71,11 @@ def may_restrict(connection: Connection) -> bool:
     return row is not None and bool(row[0])
 
 
-def _scope(tenants: Sequence[TenantId]) -> sql.Composed:
-    return sql.SQL("SET LOCAL ROLE {}; SET LOCAL celeriac.tenant = {}").format(
+def _scope(tenants: Sequence[TenantId], owners: Sequence[str]) -> sql.Composed:
+    return sql.SQL(
+        "SET LOCAL ROLE {}; SET LOCAL celeriac.tenant = {}; SET LOCAL celeriac.owner = {}"
+    ).format(
         sql.Identifier(ROLE),
         sql.Literal(",".join(tenants)),  # no id contains a comma
+        sql.Literal(",".join(owners)),
     )

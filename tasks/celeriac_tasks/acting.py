@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from celeriac.codec import JsonValue, dumps
 from celeriac.context import ToolContext
 from celeriac.evidence import Changes, command_evidence
-from celeriac.ids import CallId, effect_key, undo_key
+from celeriac.ids import ApprovalId, CallId, effect_key, undo_key
 from celeriac.messages import results_message
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
@@ -27,6 +27,7 @@ from celeriac_tasks import approving, undoing
 from celeriac_tasks.calling import Outcome, Raised, Returned, call_here, call_in_time
 from celeriac_tasks.conversation import call_result
 from celeriac_tasks.loaded_agent import LoadedAgent
+from celeriac_tasks.memorizing import RunMemories
 from celeriac_tasks.transition import Transition
 
 MAX_PARALLEL_READS = 16
@@ -140,6 +141,8 @@ class Acting:
         self._failures: list[Event] = []  # that are tried again
         self._checks: list[Event] = []  # of the decision that the call is made on
         self._changes: dict[CallId, Changes] = {}  # of files, as the calls have told
+        self._approval_id: ApprovalId | None = None  # of that decision
+        self._memories: RunMemories | None = None  # of the transactional call
         self._lock = threading.Lock()
 
     @property
@@ -201,6 +204,7 @@ class Acting:
             consumed = consuming.consume(connection, self._claim, effect)
             # Not written here: the run's row would be locked for as long as the tool takes.
             self._checks = [Event(*each) for each in consuming.checked_events(effect, consumed)]
+            self._approval_id = consumed.approval_id
 
     def transact(self, connection: Connection) -> Transition:
         """Run the marked call in the step's own transaction.
@@ -216,7 +220,9 @@ class Acting:
         if isinstance(outcome, Raised):
             raise ToolFailed(outcome)
         settled = self.settled(effect, outcome, connection)
-        return self.done([replace(settled, was=EffectState.IN_FLIGHT)])
+        done = self.done([replace(settled, was=EffectState.IN_FLIGHT)])
+        decided = [] if self._memories is None else self._memories.events
+        return replace(done, record=replace(done.record, events=[*decided, *done.record.events]))
 
     def failed(self, raised: Raised) -> Transition:
         """The transactional call failed and everything it wrote is undone: try it again later, or
@@ -277,10 +283,19 @@ class Acting:
             undoes_key=undoes_key,
             _undone_result=None if undoes is None else undoes.result,
             _connection=connection,
+            _memories=self._memories_for(effect, connection),
             _report=lambda text: self._note_progress(effect, text),
             _read_input=self._read_input,
             _note_changes=lambda changes: self._keep_changes(effect, changes),
         )
+
+    def _memories_for(self, effect: Effect, connection: Connection | None) -> RunMemories | None:
+        if self._loaded.agent.memory is None:
+            return None
+        made = RunMemories(self._database, connection, self._claim, effect, self._approval_id)
+        if connection is not None:
+            self._memories = made  # anew at each try, so that none tells what another has done
+        return made
 
     def _read_input(self) -> JsonValue:
         # On a connection of its own, in a transactional tool too: the input never changes.

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from pydantic_ai.messages import ModelMessage
 from sqlalchemy import Connection
 
 from celeriac.errors import DatabaseUnavailable, Fenced
@@ -31,7 +32,15 @@ from celeriac_storage.dispatch import Due
 from celeriac_storage.effects import Effect
 from celeriac_storage.step_record import Committed, Next, StepRecord
 from celeriac_storage.steps import commit
-from celeriac_tasks import approving, contracting, delegating, requesting, sleeping, undoing
+from celeriac_tasks import (
+    approving,
+    contracting,
+    delegating,
+    memorizing,
+    requesting,
+    sleeping,
+    undoing,
+)
 from celeriac_tasks.acting import Acting, Batch, next_batch
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE
 from celeriac_tasks.conversation import Conversation, pending_calls
@@ -217,10 +226,19 @@ class _Step:
             # A step of its own, so that the model is only ever asked about what is committed.
             following = Next.queued(Phase.WAITING_MODEL)
             return self._commit(Transition(StepRecord(following, StepKind.THINK, "said")))
-        worker, messages = self._worker, self._conversation.messages
-        return self._commit(
-            think(self._loaded, self._claim, messages, worker.hearing, worker.text_streams)
-        )
+        return self._commit(self._think())
+
+    def _think(self) -> Transition:
+        worker, loaded, claim = self._worker, self._loaded, self._claim
+        messages: Sequence[ModelMessage] = self._conversation.messages
+        recalled = None
+        if loaded.agent.memory is not None:
+            with worker.active:
+                messages, recalled = memorizing.recalled(
+                    worker.database, claim, loaded.agent.memory, messages
+                )
+            reach("think.after_recall", claim.step)
+        return think(loaded, claim, messages, worker.hearing, worker.text_streams, recalled)
 
     def _load(self) -> Sequence[Effect]:
         """Read what this process does not have: for a think step new messages, for an act step the

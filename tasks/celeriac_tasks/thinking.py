@@ -24,11 +24,13 @@ from celeriac.tools import parse_arguments
 from celeriac_storage.approvals import Proposal
 from celeriac_storage.claims import Claim
 from celeriac_storage.effects import Effect
+from celeriac_storage.recalls import Recalled
 from celeriac_storage.step_record import Event, Message, ModelCall, Next, PlannedEffect, StepRecord
 from celeriac_tasks import delegating
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE, proposal_events, propose
 from celeriac_tasks.hearing import Hearing
 from celeriac_tasks.loaded_agent import LoadedAgent
+from celeriac_tasks.memorizing import without_secrets
 from celeriac_tasks.text_stream import TextStreams
 from celeriac_tasks.transition import Transition
 
@@ -43,6 +45,7 @@ def think(
     messages: Sequence[ModelMessage],
     hearing: Hearing,
     text_streams: TextStreams | None,
+    recalled: Recalled | None = None,
 ) -> Transition:
     """Ask the model once. Holds no connection; may take as long as the agent's think timeout.
 
@@ -50,7 +53,23 @@ def think(
     depends on the whole response alone.
 
     The request is cancelled, and its connection closed, if the run is asked to stop meanwhile.
+    `recalled` says which memories are among the messages, for the call's row.
     """
+    left = _thought(loaded, claim, messages, hearing, text_streams)
+    if recalled is None or left.record.model_call is None:
+        return left
+    selection: dict[str, JsonValue] = {"memories": recalled.to_json()}
+    model_call = replace(left.record.model_call, selection=selection)
+    return replace(left, record=replace(left.record, model_call=model_call))
+
+
+def _thought(
+    loaded: LoadedAgent,
+    claim: Claim,
+    messages: Sequence[ModelMessage],
+    hearing: Hearing,
+    text_streams: TextStreams | None,
+) -> Transition:
     reach("think.before_model_call", claim.step)
     try:
         response = _ask(loaded, claim, messages, hearing, text_streams)
@@ -59,6 +78,7 @@ def think(
         failure = check_response(response)
     except Exception as error:  # noqa: BLE001 - SDKs raise anything; `classify` sorts it
         return Transition(_failed(loaded, claim, classify(error), None))
+    response = without_secrets(loaded, response)  # before any of it is stored
     reach("think.after_model_call", claim.step)
     if failure is None:
         return _answered(loaded, claim, response)

@@ -65,6 +65,15 @@ ENDPOINTS = [  # in an order in which each finds the run as it needs it
              owner="202", operator="202"),
     Endpoint("interrupt_run", "POST", "/v1/runs/{run}/interrupt"),
     Endpoint("cancel_run", "POST", "/v1/runs/{run}/cancel"),
+    Endpoint("list_memories", "GET", "/v1/memories", **LIST),
+    Endpoint("show_memory", "GET", "/v1/memories/{namespace}/{memory}?user_id=owner"),
+    Endpoint("list_memory_decisions", "GET", "/v1/memories/decisions", **LIST),
+    Endpoint("export_memories", "GET", "/v1/memories/export?user_id=owner",
+             other="403", rival="200"),  # of that tenant's user of the name: nothing
+    Endpoint("remember", "PUT", "/v1/memories/{namespace}/{memory}",
+             {"value": "front", "user_id": "owner"}, other="403", rival="200"),
+    Endpoint("forget", "DELETE", "/v1/memories/{namespace}/{memory}?user_id=owner",
+             rival="200"),  # what that tenant has just remembered
     Endpoint("start_run", "POST", "/v1/runs", {"agent": "desk", "input": "hello"}, **EVERYBODY),
 ]  # fmt: skip
 STRANGERS = {
@@ -101,8 +110,9 @@ class Scene:
         answer = self.ask(endpoint, person)
         if answer.status_code >= 400 and problem(answer)[1] == "unknown-call":
             return "404: no such call"
-        if endpoint.action in ("list_runs", "list_approvals"):
-            return f"{answer.status_code}: {len(answer.json()[endpoint.action[5:]])}"
+        if endpoint.action.startswith("list_") and endpoint.action != "list_calls":
+            name = endpoint.action.removeprefix("list_").removeprefix("memory_")
+            return f"{answer.status_code}: {len(answer.json()[name])}"
         return str(answer.status_code)
 
     def facts(self) -> list[tuple[Any, ...]]:
@@ -113,6 +123,9 @@ class Scene:
             *self.api.rows("SELECT reviewer FROM celeriac.approval_decisions"),
             *self.api.rows("SELECT author FROM celeriac.inbox"),
             *self.api.rows("SELECT key FROM celeriac.idempotency_keys"),
+            *self.api.rows(
+                "SELECT version, content FROM celeriac.memories WHERE tenant_id = 'default'"
+            ),
         ]
 
 
@@ -131,6 +144,7 @@ def scene(api: Api, database: Database, broker_url: str) -> Iterator[Scene]:
     run_id = RunId(started.json()["run_id"])
     desk.go_on(run_id)
     (proposal,) = desk.client.approvals(run_id=run_id, by="viewer")
+    assert desk.client.remember("seat", "aisle", user_id="owner", by="owner").store
     yield Scene(
         api,
         desk,
@@ -139,13 +153,18 @@ def scene(api: Api, database: Database, broker_url: str) -> Iterator[Scene]:
             "thread": "chat",
             "approval": proposal.approval_id,
             "hash": proposal.arguments_hash,
+            "namespace": "default",
+            "memory": "seat",
         },
     )
     desk.close()
 
 
 def test_every_endpoint_is_in_the_table(api: Api) -> None:
-    asked = {(each.method.lower(), re.sub(r"{.*?}", "{}", each.path)) for each in ENDPOINTS}
+    asked = {
+        (each.method.lower(), re.sub(r"{.*?}", "{}", each.path.partition("?")[0]))
+        for each in ENDPOINTS
+    }
     served = {
         (method, re.sub(r"{.*?}", "{}", path))
         for path, operations in api.app.openapi()["paths"].items()

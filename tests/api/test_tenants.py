@@ -12,7 +12,7 @@ from celeriac import Approval
 from celeriac.ids import TenantId
 from celeriac.schedule import NewSchedule
 from celeriac_storage.database import Database, sqlstate
-from celeriac_storage.tenancy import TenantDatabase, may_restrict
+from celeriac_storage.tenancy import EVERY_OWNER, TenantDatabase, may_restrict
 from tests.api.server import Api, key
 from tests.console.visitor import Visitors
 from tests.review_desk import REFUND, Desk, Ledger, refund_tool
@@ -43,6 +43,9 @@ def desk(api: Api, database: Database, broker_url: str) -> Iterator[Desk]:
     visitors = Visitors(api)
     visitors.signed_in("carl", "operator")
     visitors.close()
+    desk.client.remember("seat", "aisle", user_id="alice")
+    with database.connect() as connection:
+        connection.exec_driver_sql("INSERT INTO celeriac.recalls VALUES (%s, 0, '{}')", (run_id,))
     yield desk
     desk.close()
 
@@ -76,8 +79,8 @@ def test_another_tenant_sees_no_row_of_any_table(database: Database, desk: Desk)
     desk.client.start(agent, "x", delay=timedelta(hours=1))
 
     all_rows = counts(database, names)
-    seen_by_us = counts(TenantDatabase(database, [OURS]), names)
-    seen_by_rival = counts(TenantDatabase(database, [RIVAL]), names)
+    seen_by_us = counts(TenantDatabase(database, [OURS], owners=EVERY_OWNER), names)
+    seen_by_rival = counts(TenantDatabase(database, [RIVAL], owners=EVERY_OWNER), names)
     seen_by_nobody = counts(TenantDatabase(database, []), names)
 
     empty = {name for name, count in all_rows.items() if count == 0}

@@ -21,6 +21,7 @@ WRITTEN = re.compile(
 IN_THE_AUDIT_TRAIL = {
     "approval.shown",
     "call.execute",
+    "memory.forget",
     "results.submit",
     "run.rollback",
     "run.start",

@@ -17,6 +17,7 @@ from celeriac.cli import (
     events,
     flower,
     health,
+    memories,
     principals,
     processes,
     rollback,
@@ -109,6 +110,7 @@ for command in (
     app.command()(command)
 app.add_typer(schedules.schedules, name="schedules")
 app.add_typer(tokens.token, name="token")
+app.add_typer(memories.memories, name="memories")
 app.add_typer(bench.bench, name="bench")
 app.add_typer(workspaces.workspaces, name="workspaces")
 

@@ -16,6 +16,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from celeriac.client import people
 from celeriac.client.first_step import FirstStep
+from celeriac.client.memories import Forget, Remember, export
 from celeriac.client.operations import (
     AddSchedule,
     Answer,
@@ -57,12 +58,17 @@ from celeriac.ids import (
     new_thread_id,
 )
 from celeriac.limits import Limits
+from celeriac.memory.candidate import DEFAULT_NAMESPACE, MemoryKind, checked_key
 from celeriac.principal import Permissions
 from celeriac.reports import (
     Approval,
     Decided,
     Event,
+    Memory,
+    MemoryDecision,
+    MemoryExport,
     Principal,
+    Remembered,
     RequestedCall,
     Run,
     RunLine,
@@ -73,10 +79,11 @@ from celeriac.reports import (
     Worker,
 )
 from celeriac.schedule import NewSchedule
+from celeriac.schemas import strict_json
 from celeriac.settings import load_settings
 from celeriac.states import RunStatus
 from celeriac.workspace.receipts import Receipt
-from celeriac_storage import inbox, reading, schedules, submitting
+from celeriac_storage import inbox, memories, reading, schedules, submitting
 from celeriac_storage.database import Database, sqlstate
 from celeriac_storage.resolving import NotDone, Resolution, TookEffect
 from celeriac_storage.rulings import Approve, Decision, Edit, Reject
@@ -510,6 +517,103 @@ class Client:
             is_disabled=disabled,
             by=user_or_default(by),
         )
+
+    def memories(
+        self,
+        user_id: str,
+        *,
+        namespace: str | None = None,
+        query: str = "",
+        limit: int = 100,
+    ) -> list[Memory]:
+        """What is remembered of the user, the latest first; in that namespace, and with a word of
+        `query`."""
+        with self._ready().connect() as connection:
+            return memories.list_memories(
+                connection,
+                DEFAULT_TENANT,
+                user_or_default(user_id),
+                namespace=namespace,
+                query=query,
+                limit=limit,
+            )
+
+    def memory(self, key: str, *, user_id: str, namespace: str = DEFAULT_NAMESPACE) -> Memory:
+        """What is remembered under the key. Raises `UnknownMemory`."""
+        with self._ready().connect() as connection:
+            return memories.read(
+                connection, DEFAULT_TENANT, user_or_default(user_id), namespace, key
+            )
+
+    def remember(
+        self,
+        key: str,
+        value: object,
+        *,
+        user_id: str,
+        kind: str = MemoryKind.SEMANTIC,
+        namespace: str = DEFAULT_NAMESPACE,
+        replaces_version: int | None = None,
+        expires_days: float | None = None,
+        by: str | None = None,
+    ) -> Remembered:
+        """Put in something to remember of the user, for the default `MemoryPolicy` to decide about;
+        what it decided. A memory that is there is replaced only by its version. What is procedural
+        is refused here: agents propose that, and people decide by `approve`.
+        """
+        return self._perform(
+            Remember(
+                DEFAULT_TENANT,
+                user_or_default(user_id),
+                checked_key(namespace, "namespace"),
+                key,
+                strict_json(value),
+                kind,
+                user_or_default(by),
+                replaces_version,
+                expires_days,
+            )
+        )
+
+    def forget(
+        self,
+        key: str,
+        *,
+        user_id: str,
+        namespace: str = DEFAULT_NAMESPACE,
+        by: str | None = None,
+    ) -> None:
+        """Delete what is remembered of the user under the key. No later model call is shown it. The
+        conversations in which it was said stay as they are. Raises `UnknownMemory`."""
+        self._perform(
+            Forget(DEFAULT_TENANT, user_or_default(user_id), namespace, key, user_or_default(by))
+        )
+
+    def memory_decisions(
+        self,
+        user_id: str,
+        *,
+        store: bool | None = None,
+        run_id: str | None = None,
+        limit: int = 100,
+    ) -> list[MemoryDecision]:
+        """What was decided about candidates of the user's, the latest first: all, or those that
+        were kept or were not, or those of one run."""
+        with self._ready().connect() as connection:
+            return memories.list_decisions(
+                connection,
+                DEFAULT_TENANT,
+                user_or_default(user_id),
+                store=store,
+                run_id=None if run_id is None else _run(run_id),
+                limit=limit,
+            )
+
+    def export_memories(self, user_id: str) -> MemoryExport:
+        """All that is remembered of the user, with what was decided about it, as of one moment."""
+        with self._ready().begin() as connection:
+            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            return export(connection, DEFAULT_TENANT, user_or_default(user_id))
 
     def workers(self) -> list[Worker]:
         """The live workers and the ones that left last, each with the runs it holds."""

@@ -176,6 +176,13 @@ class Reported(Call):
     by: str  # the worker
 
 
+class MemoryDecision(Facts):
+    call_id: str
+    decision_id: int
+    stored: bool
+    reason: str
+
+
 class Progress(Facts):
     call_id: str
     text: str

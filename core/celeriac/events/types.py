@@ -28,6 +28,7 @@ from celeriac.events.facts import (
     Failed,
     Heard,
     Interrupted,
+    MemoryDecision,
     Outcome,
     Paused,
     Progress,
@@ -308,6 +309,12 @@ class WorkspaceDrifted(RunEvent[Drifted]):
     type: Literal["workspace.drifted"]
 
 
+class MemoryDecided(RunEvent[MemoryDecision]):
+    """The policy has decided about something that the model would have remembered."""
+
+    type: Literal["memory.decided"]
+
+
 class ToolProgress(RunEvent[Progress]):
     """What the tool said while it ran; written when it has ended."""
 
@@ -440,6 +447,7 @@ AnyEvent = Annotated[
     | EffectReported
     | ResultsRefused
     | WorkspaceDrifted
+    | MemoryDecided
     | ToolProgress
     | ToolFailed
     | PreconditionUnclear

@@ -1,0 +1,240 @@
+"""What is remembered of a user: found, listed, and forgotten; always of one owner, or of a tenant
+for those who may see that. What is deleted or expired is not there.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from celeriac import reports
+from celeriac.errors import UnknownMemory
+from celeriac.ids import RunId, TenantId, UserId
+from celeriac.memory.candidate import MemoryKind
+from celeriac.memory.recall import Memory, query_words
+from celeriac_storage import audit_trail
+from celeriac_storage.remembering import lock_owner
+
+MOST_EXPORTED = 100_000
+
+_LIVE = "deleted_at IS NULL AND (expires_at <= clock_timestamp()) IS NOT TRUE"
+
+_MEMORY = f"""
+SELECT memory.user_id, memory.namespace, memory.memory_key, memory.kind, memory.version,
+    memory.content, memory.expires_at, memory.created_at, memory.changed_at, decision.reason,
+    memory.decision_id, decision.origin, decision.run_id, decision.call_id,
+    decision.message_position, decision.approval_id, decision.proposed_by
+FROM celeriac.memories AS memory JOIN celeriac.memory_decisions AS decision USING (decision_id)
+WHERE memory.tenant_id = %(tenant_id)s AND {_LIVE}
+"""
+
+
+def search(
+    connection: Connection,
+    tenant_id: TenantId,
+    owner_id: UserId,
+    query: str,
+    *,
+    namespaces: Sequence[str],
+    limit: int,
+) -> list[Memory]:
+    """The owner's memories that share a word with `query`, the best first; those that rank alike by
+    their age and key, so that the same rows come in the same order. Without a query, those changed
+    last; a query without any word, such as `%`, finds nothing.
+    """
+    wanted = query_words(query)
+    if query.strip() and not wanted:
+        return []
+    rows: Any = connection.exec_driver_sql(
+        f"""
+        SELECT namespace, memory_key, kind, version, content, changed_at
+        FROM celeriac.memories, to_tsquery('english', %(query)s) AS wanted
+        WHERE tenant_id = %(tenant_id)s AND user_id = %(owner_id)s AND {_LIVE}
+            AND namespace = ANY (%(namespaces)s)
+            AND (%(is_empty)s OR search @@ wanted)
+        ORDER BY CASE WHEN %(is_empty)s THEN 0 ELSE ts_rank(search, wanted) END DESC,
+            changed_at DESC, namespace, memory_key
+        LIMIT %(limit)s
+        """,
+        {
+            "tenant_id": tenant_id,
+            "owner_id": owner_id,
+            "namespaces": list(namespaces),
+            "query": " | ".join(f"'{word}'" for word in wanted),
+            "is_empty": not wanted,
+            "limit": limit,
+        },
+    )
+    return [_memory(row) for row in rows]
+
+
+def still_there(
+    connection: Connection,
+    tenant_id: TenantId,
+    owner_id: UserId,
+    versions: Sequence[tuple[str, str, int]],
+) -> dict[tuple[str, str], Memory]:
+    """By namespace and key, those of exactly these versions that are neither deleted, nor expired,
+    nor replaced."""
+    rows: Any = connection.exec_driver_sql(
+        f"""
+        SELECT memory.namespace, memory_key, kind, version, content, changed_at
+        FROM celeriac.memories AS memory
+        JOIN unnest(%(namespaces)s::text[], %(keys)s::text[], %(versions)s::integer[])
+            AS wanted (namespace, memory_key, version) USING (namespace, memory_key, version)
+        WHERE tenant_id = %(tenant_id)s AND user_id = %(owner_id)s AND {_LIVE}
+        """,
+        {
+            "tenant_id": tenant_id,
+            "owner_id": owner_id,
+            "namespaces": [each[0] for each in versions],
+            "keys": [each[1] for each in versions],
+            "versions": [each[2] for each in versions],
+        },
+    )
+    found = [_memory(row) for row in rows]
+    return {(memory.namespace, memory.key): memory for memory in found}
+
+
+def list_memories(
+    connection: Connection,
+    tenant_id: TenantId,
+    owner_id: UserId | None,
+    *,
+    namespace: str | None = None,
+    query: str = "",
+    before: int | None = None,
+    limit: int = 100,
+) -> list[reports.Memory]:
+    """With source and decision, those decided last first: of that owner, or of all of the tenant;
+    in that namespace, and with a word of `query`, as in `search`; decided before that one."""
+    wanted = query_words(query)
+    if query.strip() and not wanted:
+        return []
+    rows: Any = connection.exec_driver_sql(
+        _MEMORY
+        + """
+            AND memory.user_id = coalesce(%(owner_id)s::text, memory.user_id)
+            AND memory.namespace = coalesce(%(namespace)s::text, memory.namespace)
+            AND (%(is_empty)s OR search @@ to_tsquery('english', %(query)s))
+            AND (%(before)s::bigint IS NULL OR memory.decision_id < %(before)s::bigint)
+        ORDER BY memory.decision_id DESC LIMIT %(limit)s
+        """,
+        {
+            "tenant_id": tenant_id,
+            "owner_id": owner_id,
+            "namespace": namespace,
+            "query": " | ".join(f"'{word}'" for word in wanted),
+            "is_empty": not wanted,
+            "before": before,
+            "limit": limit,
+        },
+    )
+    return [_report(row) for row in rows]
+
+
+def read(
+    connection: Connection, tenant_id: TenantId, owner_id: UserId, namespace: str, key: str
+) -> reports.Memory:
+    """Raises `UnknownMemory`."""
+    row: Any = connection.exec_driver_sql(
+        _MEMORY + " AND memory.user_id = %(owner_id)s AND memory.namespace = %(namespace)s"
+        " AND memory.memory_key = %(key)s",
+        {"tenant_id": tenant_id, "owner_id": owner_id, "namespace": namespace, "key": key},
+    ).fetchone()
+    if row is None:
+        raise unknown_memory(owner_id, namespace, key)
+    return _report(row)
+
+
+def forget(
+    connection: Connection,
+    tenant_id: TenantId,
+    owner_id: UserId,
+    namespace: str,
+    key: str,
+    *,
+    by: str,
+    run_id: RunId | None = None,
+) -> bool:
+    """Delete what is remembered under the key: of its content nothing is left in its row. Needs a
+    transaction. False if there was nothing, which is left as it is.
+    """
+    lock_owner(connection, tenant_id, owner_id)
+    row = connection.exec_driver_sql(
+        """
+        UPDATE celeriac.memories SET content = NULL, search = NULL, version = version + 1,
+            deleted_at = clock_timestamp(), deleted_by = %(by)s, changed_at = clock_timestamp()
+        WHERE tenant_id = %(tenant_id)s AND user_id = %(owner_id)s AND namespace = %(namespace)s
+            AND memory_key = %(key)s AND deleted_at IS NULL
+        RETURNING version
+        """,
+        {
+            "tenant_id": tenant_id,
+            "owner_id": owner_id,
+            "namespace": namespace,
+            "key": key,
+            "by": by,
+        },
+    ).fetchone()
+    if row is None:
+        return False
+    audit_trail.note(
+        connection,
+        tenant_id,
+        by,
+        "memory.forget",
+        f"{owner_id}/{namespace}/{key}",
+        run_id=run_id,
+        version=row[0],
+    )
+    return True
+
+
+def list_decisions(
+    connection: Connection,
+    tenant_id: TenantId,
+    owner_id: UserId | None,
+    *,
+    store: bool | None = None,
+    run_id: RunId | None = None,
+    before: int | None = None,
+    limit: int = 100,
+) -> list[reports.MemoryDecision]:
+    """The latest first: of that owner or of all of the tenant; those that kept something, or that
+    did not; about that run."""
+    rows: Any = connection.exec_driver_sql(
+        """
+        SELECT decision_id, user_id, verdict = 'allow', reason, namespace, memory_key, kind, origin,
+            run_id, call_id, message_position, source_call_id, approval_id, proposed_by,
+            policy_version, encode(content_hash, 'hex'), decided_at
+        FROM celeriac.memory_decisions
+        WHERE tenant_id = %(tenant_id)s AND user_id = coalesce(%(owner_id)s::text, user_id)
+            AND (verdict = 'allow') = coalesce(%(store)s::boolean, verdict = 'allow')
+            AND (%(run_id)s::text IS NULL OR run_id = %(run_id)s::text)
+            AND (%(before)s::bigint IS NULL OR decision_id < %(before)s::bigint)
+        ORDER BY decision_id DESC LIMIT %(limit)s
+        """,
+        {
+            "tenant_id": tenant_id,
+            "owner_id": owner_id,
+            "store": store,
+            "run_id": run_id,
+            "before": before,
+            "limit": limit,
+        },
+    )
+    return [reports.MemoryDecision(*row) for row in rows]
+
+
+def unknown_memory(owner_id: str, namespace: str, key: str) -> UnknownMemory:
+    return UnknownMemory(f"nothing is remembered of {owner_id} under {namespace}/{key}")
+
+
+def _memory(row: Any) -> Memory:
+    namespace, key, kind, version, content, changed_at = row
+    return Memory(namespace, key, MemoryKind(kind), version, content, changed_at)
+
+
+def _report(row: Any) -> reports.Memory:
+    return reports.Memory(*row)

@@ -1,0 +1,202 @@
+"""Memories in a step: what a model's tools do with them, and what its call is shown of them.
+
+The owner is the user of the claimed run, whatever a model says. What is sensitive in a proposal is
+withheld before the response that holds it is stored anywhere.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ToolCallPart,
+    UserPromptPart,
+)
+from sqlalchemy import Connection
+
+from celeriac.codec import JsonValue, dumps
+from celeriac.errors import InvalidArguments, NoConnection
+from celeriac.ids import ApprovalId
+from celeriac.memory.candidate import MemoryCandidate
+from celeriac.memory.origin import find_source, find_words
+from celeriac.memory.policy import MemoryPolicy
+from celeriac.memory.recall import quoted
+from celeriac.memory.sensitive import withhold
+from celeriac.memory.tools import REMEMBER, Wish
+from celeriac.messages import user_message
+from celeriac.reports import to_json
+from celeriac.tools import parse_arguments
+from celeriac_storage import history, memories, recalls, remembering
+from celeriac_storage.claims import Claim
+from celeriac_storage.database import Database
+from celeriac_storage.effects import Effect
+from celeriac_storage.recalls import Recalled
+from celeriac_storage.step_record import Event
+from celeriac_tasks.loaded_agent import LoadedAgent
+
+
+class RunMemories:
+    """The memories of the run's user, for the tools of one call (`celeriac.memory.tools`).
+
+    With a `connection` all of it is part of the step's own transaction; without, it only reads.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        connection: Connection | None,
+        claim: Claim,
+        effect: Effect,
+        approval_id: ApprovalId | None,
+    ) -> None:
+        self._database = database
+        self._connection = connection
+        self._claim = claim
+        self._effect = effect
+        self._approval_id = approval_id
+        self.events: list[Event] = []  # for the step's commit
+
+    def remember(self, policy: MemoryPolicy, wish: Wish) -> dict[str, JsonValue]:
+        """Have the policy decide about the model's wish, and keep what it allows."""
+        connection, claim = self._writing(), self._claim
+        seen = history.load_seen(connection, claim)
+        source = find_source(
+            seen, wish.value, wish.user_said, run_id=claim.run_id, call_id=self._effect.call_id
+        )
+        words = find_words(seen, wish.user_said)
+        candidate = MemoryCandidate(
+            owner_id=claim.user_id,
+            key=wish.key,
+            value=wish.value,
+            kind=wish.kind,
+            explicit_user_request=words is not None and policy.asks_to_remember(wish.user_said),
+            sensitive=wish.sensitive,
+            namespace=wish.namespace,
+            expires_days=wish.expires_days,
+            source=source,
+            approval_id=self._approval_id,
+        )
+        done = remembering.remember(
+            connection,
+            claim.tenant_id,
+            candidate,
+            policy,
+            proposed_by=claim.agent,
+            replaces_version=wish.replaces_version,
+        )
+        decided: dict[str, JsonValue] = {
+            "stored": done.decision.store,
+            "reason": done.decision.reason.value,
+        }
+        self.events.append(
+            Event(
+                "memory.decided",
+                {"call_id": self._effect.call_id, "decision_id": done.decision_id, **decided},
+            )
+        )
+        return {**decided, "why": done.decision.why, "version": done.version}
+
+    def recall(self, policy: MemoryPolicy, query: str, most: int) -> list[JsonValue]:
+        """What a search finds, as data."""
+        with self._reading() as connection:
+            found = memories.search(
+                connection,
+                self._claim.tenant_id,
+                self._claim.user_id,
+                query,
+                namespaces=policy.namespaces,
+                limit=most,
+            )
+        return [
+            {
+                **memory.address,
+                "kind": memory.kind.value,
+                "value": memory.value,
+                "as_of": to_json(memory.changed_at),
+            }
+            for memory in found
+        ]
+
+    def forget(self, policy: MemoryPolicy, namespace: str, key: str, user_said: str) -> bool:
+        """Forget what is there under the key, if the user asks for that."""
+        connection, claim = self._writing(), self._claim
+        words = find_words(history.load_seen(connection, claim), user_said)
+        if words is None or not policy.asks_to_forget(user_said):
+            raise InvalidArguments(
+                "Nothing was forgotten: user_said must be the words, to the letter, by which the "
+                "user asks for that"
+            )
+        if namespace not in policy.namespaces:
+            known = ", ".join(policy.namespaces)
+            raise InvalidArguments(f"Nothing was forgotten: the namespaces are {known}")
+        return memories.forget(
+            connection,
+            claim.tenant_id,
+            claim.user_id,
+            namespace,
+            key,
+            by=claim.agent,
+            run_id=claim.run_id,
+        )
+
+    def _writing(self) -> Connection:
+        if self._connection is None:
+            raise NoConnection("memories are changed in the step's own transaction")
+        return self._connection
+
+    def _reading(self) -> AbstractContextManager[Connection]:
+        if self._connection is not None:
+            return nullcontext(self._connection)
+        return self._database.connect()
+
+
+def without_secrets(loaded: LoadedAgent, response: ModelResponse) -> ModelResponse:
+    """The response with what is sensitive in its proposals to remember something withheld."""
+    if loaded.agent.memory is None:
+        return response
+    parts = [
+        _withheld(part) if isinstance(part, ToolCallPart) and part.tool_name == REMEMBER else part
+        for part in response.parts
+    ]
+    return replace(response, parts=parts)
+
+
+def _withheld(part: ToolCallPart) -> ToolCallPart:
+    try:
+        arguments = withhold(parse_arguments(part.args))
+    except InvalidArguments:
+        # Stored as it was sent, for people to see what was wrong with it: or what is left of it.
+        return replace(part, args=str(withhold(str(part.args))))
+    if arguments is None:
+        return part
+    return replace(part, args=dumps(arguments))
+
+
+def recalled(
+    database: Database, claim: Claim, policy: MemoryPolicy, messages: Sequence[ModelMessage]
+) -> tuple[Sequence[ModelMessage], Recalled | None]:
+    """The messages with what is recalled for them, before the user's latest words, and what that
+    is. None if the policy shows nothing by itself."""
+    if policy.recall_tokens == 0:
+        return messages, None
+    place, query = _latest_words(messages)
+    with database.begin() as connection:
+        found = recalls.recall(connection, claim, policy, query)
+    if not found.memories:
+        return messages, found
+    block = user_message(quoted(found.memories), opens_run=False)
+    return [*messages[:place], block, *messages[place:]], found
+
+
+def _latest_words(messages: Sequence[ModelMessage]) -> tuple[int, str]:
+    """The place of the user's latest words, where no call is parted from its result, and these."""
+    for place in range(len(messages) - 1, -1, -1):
+        message = messages[place]
+        if isinstance(message, ModelRequest):
+            said = [part.content for part in message.parts if isinstance(part, UserPromptPart)]
+            if said:
+                return place, " ".join(each for each in said if isinstance(each, str))
+    return 0, ""
