@@ -42,30 +42,60 @@ def search(
     their age and key, so that the same rows come in the same order. Without a query, those changed
     last; a query without any word, such as `%`, finds nothing.
     """
-    wanted = query_words(query)
-    if query.strip() and not wanted:
+    if query.strip() and not query_words(query):
         return []
+    is_any = not query.strip()
+    return _ranked(connection, tenant_id, owner_id, query, namespaces, limit, is_any=is_any)[0]
+
+
+def rank(
+    connection: Connection,
+    tenant_id: TenantId,
+    owner_id: UserId,
+    query: str,
+    *,
+    namespaces: Sequence[str],
+    limit: int,
+) -> tuple[list[Memory], int]:
+    """As `search`, and after what it finds the others, those changed last first; and how many there
+    are in all. A preference is worth knowing also where nobody mentions it."""
+    return _ranked(connection, tenant_id, owner_id, query, namespaces, limit, is_any=True)
+
+
+def _ranked(
+    connection: Connection,
+    tenant_id: TenantId,
+    owner_id: UserId,
+    query: str,
+    namespaces: Sequence[str],
+    limit: int,
+    *,
+    is_any: bool,
+) -> tuple[list[Memory], int]:
     rows: Any = connection.exec_driver_sql(
         f"""
-        SELECT namespace, memory_key, kind, version, content, changed_at
+        SELECT namespace, memory_key, kind, version, content, changed_at, count(*) OVER ()
         FROM celeriac.memories, to_tsquery('english', %(query)s) AS wanted
         WHERE tenant_id = %(tenant_id)s AND user_id = %(owner_id)s AND {_LIVE}
-            AND namespace = ANY (%(namespaces)s)
-            AND (%(is_empty)s OR search @@ wanted)
-        ORDER BY CASE WHEN %(is_empty)s THEN 0 ELSE ts_rank(search, wanted) END DESC,
-            changed_at DESC, namespace, memory_key
+            AND namespace = ANY (%(namespaces)s) AND (%(is_any)s OR search @@ wanted)
+        ORDER BY ts_rank(search, wanted) DESC, changed_at DESC, namespace, memory_key
         LIMIT %(limit)s
         """,
         {
             "tenant_id": tenant_id,
             "owner_id": owner_id,
             "namespaces": list(namespaces),
-            "query": " | ".join(f"'{word}'" for word in wanted),
-            "is_empty": not wanted,
+            "query": _either(query_words(query)),
+            "is_any": is_any,
             "limit": limit,
         },
-    )
-    return [_memory(row) for row in rows]
+    ).all()
+    return [_memory(row[:6]) for row in rows], rows[0][6] if rows else 0
+
+
+def _either(wanted: Sequence[str]) -> str:
+    """Any of these words, as `to_tsquery` takes it; none holds what means something there."""
+    return " | ".join(f"'{word}'" for word in wanted)
 
 
 def still_there(
@@ -124,7 +154,7 @@ def list_memories(
             "tenant_id": tenant_id,
             "owner_id": owner_id,
             "namespace": namespace,
-            "query": " | ".join(f"'{word}'" for word in wanted),
+            "query": _either(wanted),
             "is_empty": not wanted,
             "before": before,
             "limit": limit,

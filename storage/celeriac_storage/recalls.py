@@ -17,7 +17,8 @@ from celeriac.memory.recall import Memory, select
 from celeriac_storage import memories
 from celeriac_storage.claims import Claim
 
-MOST_LOOKED_AT = 100
+MOST_LOOKED_AT = 50
+"""Of one step: what ranks below is counted and not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def recall(connection: Connection, claim: Claim, policy: MemoryPolicy, query: st
     """Choose for the claimed step, unless that was done before. Needs a transaction."""
     chosen = _chosen(connection, claim)
     if chosen is None:
-        found = memories.search(
+        found, count = memories.rank(
             connection,
             claim.tenant_id,
             claim.user_id,
@@ -47,7 +48,7 @@ def recall(connection: Connection, claim: Claim, policy: MemoryPolicy, query: st
             namespaces=policy.namespaces,
             limit=MOST_LOOKED_AT,
         )
-        selection = select(found, policy.recall_tokens, policy.recall_most)
+        selection = select(found, policy.recall_tokens, policy.recall_most, count)
         connection.exec_driver_sql(
             "INSERT INTO celeriac.recalls (run_id, step, selection) VALUES (%s, %s, %s::jsonb)"
             " ON CONFLICT DO NOTHING",

@@ -161,6 +161,10 @@ def test_a_secret_is_found_and_nothing_of_it_is_left(secret: str) -> None:
     assert withhold(kept) == kept
 
 
+def test_what_is_too_long_to_be_looked_at_is_withheld_as_a_whole() -> None:
+    assert withhold("x" * 200_000 + " 4111111111111111") == "[withheld: too long]"
+
+
 @pytest.mark.parametrize(
     "text",
     [

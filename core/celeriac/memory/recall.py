@@ -41,17 +41,19 @@ class Selection:
     included: Sequence[Memory]
     dropped: Sequence[tuple[Memory, str]]
     budget_tokens: int
+    count: int  # of all that there are, with those that ranked too low to be looked at
 
     def to_json(self) -> dict[str, JsonValue]:
         return {
             "budget_tokens": self.budget_tokens,
+            "count": self.count,
             "included": [{**each.address, "tokens": tokens_of(each)} for each in self.included],
             "dropped": [{**each.address, "why": why} for each, why in self.dropped],
         }
 
 
-def select(found: Sequence[Memory], budget_tokens: int, most: int) -> Selection:
-    """The first of `found`, the best first, that fit; a large one leaves its place to the next."""
+def select(found: Sequence[Memory], budget_tokens: int, most: int, count: int) -> Selection:
+    """The first of `found`, the best of `count`, that fit; after a large one come smaller ones."""
     included: list[Memory] = []
     dropped: list[tuple[Memory, str]] = []
     left = budget_tokens - _tokens(_HEADING)
@@ -63,7 +65,7 @@ def select(found: Sequence[Memory], budget_tokens: int, most: int) -> Selection:
         else:
             included.append(memory)
             left -= tokens_of(memory)
-    return Selection(included, dropped, budget_tokens)
+    return Selection(included, dropped, budget_tokens, count)
 
 
 def quoted(memories: Sequence[Memory]) -> str:

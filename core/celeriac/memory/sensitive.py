@@ -98,7 +98,7 @@ def withhold(value: JsonValue) -> JsonValue:
 
 def _withheld_text(text: str) -> str:
     if len(text) > MAX_SCANNED_CHARACTERS:
-        return text  # refused for its length, whatever it holds
+        return WITHHELD.format("too long")  # nobody has looked at all of it
     kept = redact(text)
     for label, secret in sorted(_findings(kept), key=lambda each: -len(each[1])):
         kept = kept.replace(secret, WITHHELD.format(label))
