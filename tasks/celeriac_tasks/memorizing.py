@@ -17,7 +17,7 @@ from pydantic_ai.messages import (
 )
 from sqlalchemy import Connection
 
-from celeriac.codec import JsonValue, dumps
+from celeriac.codec import JsonValue
 from celeriac.errors import InvalidArguments, NoConnection
 from celeriac.ids import ApprovalId
 from celeriac.memory.candidate import MemoryCandidate
@@ -166,13 +166,13 @@ def without_secrets(loaded: LoadedAgent, response: ModelResponse) -> ModelRespon
 
 def _withheld(part: ToolCallPart) -> ToolCallPart:
     try:
-        arguments = withhold(parse_arguments(part.args))
+        arguments = parse_arguments(part.args)
     except InvalidArguments:
         # Stored as it was sent, for people to see what was wrong with it: or what is left of it.
         return replace(part, args=str(withhold(str(part.args))))
-    if arguments is None:
-        return part
-    return replace(part, args=dumps(arguments))
+    kept = withhold(arguments)
+    assert kept is None or isinstance(kept, dict)
+    return part if kept == arguments else replace(part, args=kept)
 
 
 def recalled(
