@@ -39,7 +39,7 @@ MOST_SEEN_CHARACTERS = 200_000
 """Of one result: what is further down in a longer one is not compared with what is remembered."""
 
 _RUNS_OF_THREAD = """
-    SELECT run_id, thread_position FROM celeriac.runs
+    SELECT run_id, thread_position, parent_run_id FROM celeriac.runs
     WHERE run_id = %(run_id)s OR tenant_id = %(tenant_id)s AND thread_id = %(thread_id)s
         AND thread_position < %(thread_position)s AND kind <> 'rollback'
 """
@@ -147,7 +147,8 @@ def load_seen(connection: Connection, claim: Claim) -> Seen:
         SELECT part ->> 'content', CASE WHEN run_id = %(run_id)s THEN position END
         FROM celeriac.messages JOIN ({_RUNS_OF_THREAD}) AS run USING (run_id),
             jsonb_array_elements(body -> 'parts') AS part
-        WHERE role = 'user' AND part ->> 'content' IS NOT NULL
+        -- What opens a child is its parent's model speaking, and no user.
+        WHERE role = 'user' AND part ->> 'content' IS NOT NULL AND parent_run_id IS NULL
         ORDER BY run.thread_position NULLS LAST, position
         """,
         parameters,

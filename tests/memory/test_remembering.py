@@ -138,6 +138,22 @@ def test_a_page_of_an_earlier_run_of_the_thread_cannot_either(rememberer: Rememb
     assert rememberer.reasons() == ["source"]
 
 
+def test_what_a_parent_tells_its_child_is_not_the_user_speaking(rememberer: Rememberer) -> None:
+    parent = rememberer.talk("Ask somebody.")
+    child = rememberer.start(ASKS, wish())
+    with rememberer.database.begin() as connection:
+        connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
+        connection.exec_driver_sql(
+            "UPDATE celeriac.runs SET parent_run_id = %s WHERE run_id = %s", (parent, child)
+        )
+
+    for _ in range(2):  # asks, and makes the call
+        rememberer.worker.step(child)
+
+    assert rememberer.reasons() == ["source"]
+    assert rememberer.memories() == {}
+
+
 def test_what_the_user_says_of_a_page_is_the_users_own(rememberer: Rememberer) -> None:
     rememberer.page = "Hotel Kyoto Garden has rooms."
     asks = "Remember that I prefer Hotel Kyoto Garden."
