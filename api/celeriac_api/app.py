@@ -10,7 +10,9 @@ from starlette.middleware.cors import CORSMiddleware
 
 from celeriac.settings import Settings
 from celeriac_api import (
+    access,
     approvals,
+    calls,
     console,
     health,
     memories,
@@ -29,11 +31,13 @@ from celeriac_api.streaming.hub import Hub
 
 ROUTERS = (
     runs.router,
+    calls.router,
     streaming.router,
     approvals.router,
     schedules.router,
     threads.router,
     memories.router,
+    access.router,
 )
 """Whatever is here is for callers with a good token only."""
 

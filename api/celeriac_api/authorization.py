@@ -63,6 +63,12 @@ RULES: Mapping[str, Rule] = {
     "list_approvals": _OWN,
     "show_approval": _OWN,
     "decide_approval": Rule(Role.USER, Role.USER),
+    # Whose rights and whose tokens these are makes no difference.
+    "list_principals": Rule(Role.ADMIN, Role.ADMIN),
+    "set_principal": Rule(Role.ADMIN, Role.ADMIN),
+    "list_tokens": Rule(Role.ADMIN, Role.ADMIN),
+    "create_token": Rule(Role.ADMIN, Role.ADMIN),
+    "revoke_token": Rule(Role.ADMIN, Role.ADMIN),
 }
 """By the name of the endpoint. docs/api.md has it as a table, which a test compares."""
 

@@ -37,6 +37,7 @@ class Reply:
     status: int
     body: object
     headers: Mapping[str, str] = field(default_factory=dict)
+    is_kept: bool = True  # for a repeat; a secret is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,10 @@ class Order:
                 told = reply(operation.act(connection))
                 is_acting = False
                 answer = idempotency_keys.Answer(told.status, told.headers, json_text(told.body))
-                if key is not None:
+                if key is not None and told.is_kept:
                     idempotency_keys.answer(connection, key, answer)
+                elif key is not None:
+                    idempotency_keys.keep_no_answer(connection, key)
                 reach("api.before_commit")
         except CeleriacError as refused:
             if is_acting and operation.is_noted(refused):

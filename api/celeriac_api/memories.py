@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import Connection
 
-from celeriac.client.memories import Forget, Remember, export
+from celeriac.client.remembering import Forget, Remember, export
 from celeriac.errors import InvalidInput
 from celeriac.ids import RunId, UserId
 from celeriac.memory.candidate import checked_key, is_key

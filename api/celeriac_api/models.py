@@ -25,6 +25,7 @@ from celeriac import reports
 from celeriac.cron import MAX_EXPRESSION_CHARACTERS
 from celeriac.limits import Limits
 from celeriac.schedule import MAX_CATCH_UP, MAX_JITTER_SECONDS, CatchUp, NewSchedule, Overlap
+from celeriac.seconds import MAX_SECONDS
 
 _ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$"
 _MOST = 2**31 - 1
@@ -107,9 +108,23 @@ class StartRun(Body):
     start_at: Annotated[
         AwareDatetime | None, Field(description="It waits until then; without one it starts now.")
     ] = None
+    delay_seconds: Annotated[
+        float | None, Field(gt=0, le=MAX_SECONDS, description="The same, from now on.")
+    ] = None
     deadline: Annotated[
         AwareDatetime | None, Field(description="It fails then, wherever it is.")
     ] = None
+    deadline_seconds: Annotated[
+        float | None, Field(gt=0, le=MAX_SECONDS, description="The same, from when it may begin.")
+    ] = None
+
+    @model_validator(mode="after")
+    def _has_one_of_each(self) -> "StartRun":
+        if self.start_at is not None and self.delay_seconds is not None:
+            raise ValueError("say either start_at or delay_seconds")
+        if self.deadline is not None and self.deadline_seconds is not None:
+            raise ValueError("say either deadline or deadline_seconds")
+        return self
 
 
 class AddSchedule(Body):
@@ -164,6 +179,48 @@ class Message(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"text": "Send it to my office."}]})
 
     text: str
+    key: Annotated[
+        Id | None, Field(description="An id of your own: said again under it, it is told once.")
+    ] = None
+
+
+class SetPrincipal(Body):
+    """What a person may decide."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"roles": ["cashier"], "permissions": {"refund": [["amount", "<=", "500"]]}}
+            ]
+        }
+    )
+
+    roles: Annotated[list[Annotated[Text, Field(max_length=200)]], Field(max_length=100)] = []
+    permissions: Annotated[
+        dict[Text, Any] | None,
+        Field(
+            description="By tool, or * for all others, conditions on the arguments; a tool that is "
+            "not there may not be decided. Without it there are no limits."
+        ),
+    ] = None
+    disabled: Annotated[bool, Field(description="May decide nothing.")] = False
+
+
+class CreateToken(Body):
+    """Makes a token."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"user_id": "alice", "name": "laptop", "expires_days": 90}]}
+    )
+
+    user_id: Annotated[Id, Field(description="Who uses the API with it.")]
+    name: Annotated[Text, Field(max_length=200, description="What it is for.")] = ""
+    roles: Annotated[
+        list[Literal["user", "operator", "admin"]], Field(max_length=3, description="user if none.")
+    ] = []
+    expires_days: Annotated[
+        float | None, Field(gt=0, le=36_500, description="Else it is good until it is revoked.")
+    ] = None
 
 
 class CallResult(BaseModel):
@@ -337,6 +394,10 @@ MemoryModel = model_of(reports.Memory)
 MemoryDecisionModel = model_of(reports.MemoryDecision)
 MemoryExportModel = model_of(reports.MemoryExport)
 RememberedModel = model_of(reports.Remembered)
+WaitModel = model_of(reports.Wait)
+PrincipalModel = model_of(reports.Principal)
+TokenModel = model_of(reports.Token)
+NewTokenModel = model_of(reports.NewToken)
 
 
 class StandsAt(BaseModel):
@@ -378,6 +439,14 @@ class Forgotten(BaseModel):
 
 class Calls(BaseModel):
     calls: list[RequestedCallModel]  # type: ignore[valid-type]  # made while it runs
+
+
+class Principals(BaseModel):
+    principals: list[PrincipalModel]  # type: ignore[valid-type]  # made while it runs
+
+
+class Tokens(BaseModel):
+    tokens: list[TokenModel]  # type: ignore[valid-type]  # made while it runs
 
 
 class FieldProblem(BaseModel):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -32,7 +33,7 @@ from celeriac_api.idempotency import CurrentOrder, Order, Reply
 from celeriac_api.models import answers
 from celeriac_api.pages import Cursor, Limit, cursor_after, cut, place_of
 from celeriac_api.requests import JsonRoute, json_response
-from celeriac_storage import reading, submitting
+from celeriac_storage import inbox, reading, submitting
 from celeriac_storage.admitting import Wish
 from celeriac_storage.resolving import NotDone, TookEffect
 from celeriac_storage.submitting import Failed, Result
@@ -66,7 +67,8 @@ def start_run(body: models.StartRun, order: CurrentOrder) -> Response:
         on_busy=body.on_busy,
         limits=None if body.limits is None else body.limits.to_limits(),
         start_at=body.start_at,
-        deadline=body.deadline,
+        delay=_span(body.delay_seconds),
+        deadline=body.deadline or _span(body.deadline_seconds),
         is_published=service.first_step is not None,
     )
 
@@ -166,6 +168,14 @@ def list_calls(request: Request, run_id: str, caller: CurrentCaller) -> Response
         return json_response({"calls": submitting.requested_calls(connection, run)})
 
 
+@router.get("/{run_id}/wait", responses=answers(200, models.WaitModel, "What it waits for"))
+def show_wait(request: Request, run_id: str, caller: CurrentCaller) -> Response:
+    """What a run that nobody works on just now waits for, and how far its history is."""
+    run = visible_run(request, run_id, "show_run")
+    with service_of(request).tenant(caller.tenant_id).begin() as connection:
+        return json_response(reading.read_wait(connection, run))
+
+
 @router.post("/{run_id}/cancel", responses=_STANDS)
 def cancel_run(run_id: str, order: CurrentOrder, _: models.Nothing | None = None) -> Response:
     """End the run. A step in progress is recorded first, so no effect is lost."""
@@ -185,8 +195,13 @@ def interrupt_run(run_id: str, order: CurrentOrder, _: models.Nothing | None = N
 )
 def say_to_run(run_id: str, body: models.Message, order: CurrentOrder) -> Response:
     """Tell the run something while it goes on."""
-    order.require_key()
-    return _ask(order, run_id, Say(RunId(run_id), body.text, order.caller.user_id), status=202)
+    if body.key is None:
+        order.require_key()
+        word = None
+    else:
+        word = inbox.key_of_word(RunId(run_id), body.key)
+    by = order.caller.user_id
+    return _ask(order, run_id, Say(RunId(run_id), body.text, by, word), status=202)
 
 
 @router.post("/{run_id}/retry", responses=_STANDS)
@@ -245,6 +260,10 @@ def _ask(
         lambda stands: Reply(status, {"run_id": run_id, "status": stands}),
         lambda connection: require_run(connection, order.caller, order.action, RunId(run_id)),
     )
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
 
 
 def _started(started: Started) -> Reply:

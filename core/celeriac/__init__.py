@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from celeriac.agent import Agent
     from celeriac.approval import Approval, Rule
-    from celeriac.client import Client
+    from celeriac.client import AsyncClient, Client
     from celeriac.conditions import When
     from celeriac.context import ToolContext
     from celeriac.contract import Contract
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Agent",
     "Approval",
+    "AsyncClient",
     "Client",
     "Compensate",
     "Contract",
@@ -41,6 +42,7 @@ __all__ = [
 _HOMES = {
     "Agent": "celeriac.agent",
     "Approval": "celeriac.approval",
+    "AsyncClient": "celeriac.client",
     "Client": "celeriac.client",
     "Compensate": "celeriac.rollback",
     "Contract": "celeriac.contract",

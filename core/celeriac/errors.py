@@ -30,6 +30,7 @@
     │   ├── DatabaseUnavailable
     │   ├── BrokerUnavailable
     │   └── RateLimited         this caller has asked too often
+    ├── UnexpectedAnswer        the HTTP API, or what stands in its place, said what cannot be read
     ├── SchemaMismatch          the database is not migrated, or is newer than this code
     ├── StackFailed             a server or service of `celeriac up` cannot be started
     │   └── StackRunning        another process runs the stack of this folder
@@ -164,6 +165,11 @@ class BrokerUnavailable(Unavailable):
 
 class RateLimited(Unavailable):
     """This caller has asked more often than is allowed. Nothing was done."""
+
+
+class UnexpectedAnswer(CeleriacError):
+    """What a client was answered is nothing that it knows: another program's answer, or that of a
+    service with a fault. The message shows the beginning of it."""
 
 
 class SchemaMismatch(CeleriacError):

@@ -5,10 +5,10 @@ repository read them. Times are UTC; `to_json` writes them as ISO 8601.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from celeriac.codec import JsonValue
 from celeriac.ids import (
@@ -22,6 +22,9 @@ from celeriac.ids import (
     WorkerId,
 )
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
+
+if TYPE_CHECKING:
+    from celeriac.events.types import RunEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +286,17 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class NewToken(Token):
+    """A bearer token that was just made, with what nobody is told again."""
+
+    token: str = field(repr=False)
+
+    @classmethod
+    def of(cls, made: Token, token: str) -> "NewToken":
+        return cls(**{each.name: getattr(made, each.name) for each in fields(made)}, token=token)
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """One line of a run's history. `seq` counts 1, 2, 3 … without a gap."""
 
@@ -296,6 +310,13 @@ class Event:
     def is_terminal(self) -> bool:
         """Whether this is the run's last event."""
         return self.type in TERMINAL_EVENTS
+
+    def typed(self) -> "RunEvent[Any] | None":
+        """The event as the model of its type (`celeriac.events`). None for a type, or a version of
+        it, that a newer runtime has written: what is here can still be read."""
+        from celeriac.events import known
+
+        return known(self)
 
 
 TERMINAL_EVENTS = frozenset(f"run.{status}" for status in RunStatus if status.is_terminal)
@@ -322,6 +343,7 @@ class Wait:
     behind: RunId | None  # the run that holds its thread
     is_cancel_requested: bool
     unknown_calls: Sequence[CallId]
+    last_event_seq: int
 
 
 @dataclass(frozen=True, slots=True)

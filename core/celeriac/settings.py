@@ -23,6 +23,16 @@ class Settings(BaseSettings):
         env_prefix="CELERIAC_", frozen=True, extra="ignore", env_ignore_empty=True
     )
 
+    url: str | None = Field(
+        default=None,
+        description="the HTTP API that commands use instead of a database, as https://host:port",
+    )
+    token: SecretStr | None = Field(
+        default=None, description="the bearer token for it, as `celeriac token create` prints it"
+    )
+    tenant: str = Field(
+        default="default", description="whose runs commands see that use a database"
+    )
     database_url: SecretStr | None = Field(
         default=None,
         description="PostgreSQL 15 or later, as postgresql://user:password@host:port/name",
@@ -157,6 +167,13 @@ class Settings(BaseSettings):
         description="after SIGTERM: how long steps in flight may finish before they are handed "
         "back",
     )
+
+    @field_validator("url")
+    @classmethod
+    def _is_service(cls, value: str | None) -> str | None:
+        if value is not None and (not value.startswith(("https://", "http://")) or "@" in value):
+            raise ValueError("must begin with https:// or http://, and hold no login")
+        return value
 
     @field_validator("database_url", "database_direct_url")
     @classmethod

@@ -108,6 +108,19 @@ def answer(connection: Connection, key: Key, given: Answer) -> None:
     )
 
 
+def keep_no_answer(connection: Connection, key: Key) -> None:
+    """Let the answer be told this once, as that of a request that holds a secret: a repeat is told
+    `KeyPruned`. In the transaction that has claimed the key and done the work."""
+    connection.exec_driver_sql(
+        """
+        UPDATE celeriac.idempotency_keys SET pruned_at = clock_timestamp()
+        WHERE tenant_id = %(tenant_id)s AND principal = %(principal)s
+            AND operation = %(operation)s AND key = %(key)s AND status IS NULL
+        """,
+        key.parameters,
+    )
+
+
 def prune(connection: Connection, *, kept_hours: float = KEPT_HOURS, limit: int = 1000) -> int:
     """Forget the answers that are older, at most `limit` of them; how many. Their keys stay."""
     return connection.exec_driver_sql(

@@ -3,6 +3,7 @@
 from sqlalchemy import Connection
 
 from celeriac.ids import RunId, TenantId, UserId
+from celeriac_storage.requests import unknown_run
 
 
 def owner_of_run(connection: Connection, tenant_id: TenantId, run_id: RunId) -> UserId | None:
@@ -12,3 +13,9 @@ def owner_of_run(connection: Connection, tenant_id: TenantId, run_id: RunId) -> 
         (run_id, tenant_id),
     ).fetchone()
     return None if row is None else UserId(row[0])
+
+
+def require_tenant(connection: Connection, tenant_id: TenantId, run_id: RunId) -> None:
+    """Raise `UnknownRun` unless the tenant has the run: another's is as unknown as none."""
+    if owner_of_run(connection, tenant_id, run_id) is None:
+        raise unknown_run(run_id)

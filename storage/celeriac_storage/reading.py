@@ -425,14 +425,14 @@ def read_wait(connection: Connection, run_id: RunId) -> Wait:
                 SELECT call_id FROM celeriac.effects
                 WHERE effects.run_id = waiting.run_id AND state = 'unknown'
                 ORDER BY step, call_index
-            )
+            ), last_event_seq
         FROM celeriac.runs AS waiting WHERE run_id = %s
         """,
         (run_id,),
     ).fetchone()
     if row is None:
         raise unknown_run(run_id)
-    phase, queue, wake_at, behind, is_cancel_requested, unknown = row
+    phase, queue, wake_at, behind, is_cancel_requested, unknown, last_event_seq = row
     return Wait(
         None if phase is None else Phase(phase),
         queue,
@@ -440,4 +440,5 @@ def read_wait(connection: Connection, run_id: RunId) -> Wait:
         behind,
         is_cancel_requested,
         unknown,
+        last_event_seq,
     )

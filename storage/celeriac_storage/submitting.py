@@ -210,9 +210,15 @@ def record_refusal(
 
 
 def requested_calls(
-    connection: Connection, run_id: RunId | None = None, limit: int = 100
+    connection: Connection,
+    run_id: RunId | None = None,
+    limit: int = 100,
+    *,
+    tenant_id: TenantId | None = None,
+    user_id: UserId | None = None,
 ) -> list[reports.RequestedCall]:
-    """The calls, of that run or of all, whose results are waited for, the oldest first."""
+    """The calls whose results are waited for, the oldest first: of that run, tenant and user, each
+    if given."""
     rows = connection.exec_driver_sql(
         f"""
         SELECT effect.run_id, effect.call_id, tool, arguments, tenant_id, attempt.at, thread_id,
@@ -225,10 +231,12 @@ def requested_calls(
                 = (effect.run_id, effect.call_id, effect.attempt, 0)
         WHERE run.status IN ('queued', 'running', 'paused', 'needs_attention')
             AND run.run_id = coalesce(%(run_id)s::text, run.run_id)
+            AND run.tenant_id = coalesce(%(tenant_id)s::text, run.tenant_id)
+            AND run.user_id = coalesce(%(user_id)s::text, run.user_id)
             AND cancel_requested_at IS NULL AND effect.state = 'in_flight' AND flags ? 'elsewhere'
         ORDER BY attempt.at, effect.run_id, call_index LIMIT %(limit)s
         """,
-        {"run_id": run_id, "limit": limit},
+        {"run_id": run_id, "limit": limit, "tenant_id": tenant_id, "user_id": user_id},
     )
     return [
         reports.RequestedCall(

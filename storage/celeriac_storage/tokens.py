@@ -85,8 +85,10 @@ def list_tokens(connection: Connection, tenant_id: TenantId | None = None) -> li
     return [reports.Token(*row) for row in rows]
 
 
-def revoke(connection: Connection, token_id: TokenId, by: UserId) -> reports.Token:
-    """Let the token open nothing any more, from the commit on. Needs a transaction.
+def revoke(
+    connection: Connection, tenant_id: TenantId, token_id: TokenId, by: UserId
+) -> reports.Token:
+    """Let the tenant's token open nothing any more, from the commit on. Needs a transaction.
 
     Revoking it again changes nothing. Raises `UnknownToken`.
     """
@@ -94,9 +96,9 @@ def revoke(connection: Connection, token_id: TokenId, by: UserId) -> reports.Tok
         f"""
         UPDATE celeriac.tokens AS token SET revoked_at = coalesce(revoked_at, clock_timestamp()),
             revoked_by = coalesce(revoked_by, %s)
-        WHERE token_id = %s RETURNING {_COLUMNS}
+        WHERE token_id = %s AND tenant_id = %s RETURNING {_COLUMNS}
         """,
-        (by, token_id),
+        (by, token_id, tenant_id),
     ).fetchone()
     if row is None:
         raise UnknownToken(f"there is no token {token_id}; `celeriac token list` lists all")

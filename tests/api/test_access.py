@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from celeriac import Approval
-from celeriac.ids import RunId, TokenId, UserId
+from celeriac.ids import DEFAULT_TENANT, RunId, TokenId, UserId
 from celeriac.roles import Role
 from celeriac_api.authorization import RULES
 from celeriac_storage import tokens
@@ -47,6 +47,8 @@ ENDPOINTS = [  # in an order in which each finds the run as it needs it
     Endpoint("list_runs", "GET", "/v1/runs", **LIST),
     Endpoint("show_run", "GET", "/v1/runs/{run}"),
     Endpoint("list_calls", "GET", "/v1/runs/{run}/calls"),
+    Endpoint("show_wait", "GET", "/v1/runs/{run}/wait"),
+    Endpoint("list_requested_calls", "GET", "/v1/calls", other="200", rival="200"),
     Endpoint("show_thread", "GET", "/v1/threads/{thread}"),
     Endpoint("list_approvals", "GET", "/v1/approvals", **LIST),
     # That a proposal waits is no secret to those of the tenant who might have to decide it.
@@ -76,6 +78,14 @@ ENDPOINTS = [  # in an order in which each finds the run as it needs it
              rival="200"),  # what that tenant has just remembered
     Endpoint("start_run", "POST", "/v1/runs", {"agent": "desk", "input": "hello"}, **EVERYBODY),
 ]  # fmt: skip
+ADMINISTRATION = [  # tests/api/test_administration.py says what each answers to whom
+    Endpoint("list_principals", "GET", "/v1/principals"),
+    Endpoint("set_principal", "PUT", "/v1/principals/newcomer", {"roles": ["cashier"]}),
+    Endpoint("list_tokens", "GET", "/v1/tokens"),
+    Endpoint("create_token", "POST", "/v1/tokens", {"user_id": "newcomer"}),
+    Endpoint("revoke_token", "POST", "/v1/tokens/k1/revoke"),
+]
+ALL = [*ENDPOINTS, *ADMINISTRATION]
 STRANGERS = {
     "nobody": None,
     "garbage": "Bearer cel_" + "x" * 43,
@@ -102,7 +112,7 @@ class Scene:
             endpoint.method,
             endpoint.path.format(**self.names),
             json=body,
-            headers=key("k") if endpoint.method == "POST" else {},
+            headers=key("k") if endpoint.method != "GET" else {},
         )
 
     def told(self, endpoint: Endpoint, person: httpx2.Client) -> str:
@@ -161,20 +171,24 @@ def scene(api: Api, database: Database, broker_url: str) -> Iterator[Scene]:
 
 
 def test_every_endpoint_is_in_the_table(api: Api) -> None:
-    asked = {
-        (each.method.lower(), re.sub(r"{.*?}", "{}", each.path.partition("?")[0]))
-        for each in ENDPOINTS
-    }
+    asked = {(each.method.lower(), _without_ids(each.path)) for each in ALL}
     served = {
-        (method, re.sub(r"{.*?}", "{}", path))
+        (method, _without_ids(path))
         for path, operations in api.app.openapi()["paths"].items()
-        if path.startswith("/v1/") and not path.endswith("/events")
+        if path.startswith("/v1/") and not path.endswith("/events") and "schedule" not in path
         for method in operations
     }
 
     assert asked == served
+    as_runs = {"list_calls", "show_wait", "list_requested_calls"}
+    # Of schedules, tests/api/test_schedules.py tells.
+    rules = {action for action in RULES if "schedule" not in action}
     of_pages = {"follow_events", "list_workers"}  # tests/streaming, tests/console
-    assert {each.action for each in ENDPOINTS} - {"list_calls"} == RULES.keys() - of_pages
+    assert {each.action for each in ALL} - as_runs == rules - of_pages
+
+
+def _without_ids(path: str) -> str:
+    return re.sub(r"{.*?}|newcomer|k1", "{}", path)
 
 
 def test_a_stranger_is_refused_everywhere_and_changes_nothing(scene: Scene) -> None:
@@ -184,7 +198,7 @@ def test_a_stranger_is_refused_everywhere_and_changes_nothing(scene: Scene) -> N
         person = scene.api.holder_of(None)
         if header is not None:
             person.headers.update({b"Authorization": header.encode("latin-1")})
-        for endpoint in ENDPOINTS:
+        for endpoint in ALL:
             answer = scene.ask(endpoint, person)
             assert problem(answer) == (401, "unauthenticated"), (name, endpoint.action)
             assert answer.headers["www-authenticate"] == 'Bearer realm="celeriac"'
@@ -200,7 +214,7 @@ def test_a_token_that_is_over_opens_nothing_and_is_noted_once(scene: Scene, why:
     with api.database.begin() as connection:
         if why == "revoked":
             listed = tokens.list_tokens(connection)[-1]
-            tokens.revoke(connection, listed.token_id, UserId("boss"))
+            tokens.revoke(connection, DEFAULT_TENANT, listed.token_id, UserId("boss"))
         else:
             connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
             connection.exec_driver_sql(
@@ -209,7 +223,7 @@ def test_a_token_that_is_over_opens_nothing_and_is_noted_once(scene: Scene, why:
     person = api.holder_of(token)
     before = scene.facts()
 
-    for endpoint in ENDPOINTS:
+    for endpoint in ALL:
         assert problem(scene.ask(endpoint, person)) == (401, "unauthenticated")
 
     assert scene.facts() == before
@@ -292,7 +306,7 @@ def test_revoking_a_token_ends_it_at_once(api: Api) -> None:
     ((token_id,),) = api.rows("SELECT token_id FROM celeriac.tokens")
 
     with api.database.begin() as connection:
-        tokens.revoke(connection, TokenId(token_id), UserId("boss"))
+        tokens.revoke(connection, DEFAULT_TENANT, TokenId(token_id), UserId("boss"))
 
     assert problem(person.get("/v1/runs")) == (401, "unauthenticated")
 

@@ -21,6 +21,10 @@ OURS, RIVAL = TenantId("default"), TenantId("rival")
 ROW_SECURITY = "42501"
 READABLE = {"tokens": "token_id", "console_sessions": "session_id"}  # but no hash
 SHARED = {"agents", "workers", "leaders", "strangers"}  # what serves every tenant
+TOKEN_OF_OURS = """
+INSERT INTO celeriac.tokens (token_id, tenant_id, user_id, name, prefix, hash, roles, created_by)
+VALUES ('k1', 'default', 'mallory', 'n', 'cel_', sha256('x'), '{{}}', 'mallory')
+"""
 
 
 @pytest.fixture
@@ -133,7 +137,10 @@ def test_another_tenant_changes_no_row(database: Database, desk: Desk, write: st
         "DELETE FROM celeriac.runs",
         "SELECT hash FROM celeriac.tokens",
         "SELECT FROM celeriac.strangers",
-        "INSERT INTO celeriac.principals (tenant_id, user_id) VALUES ('rival', 'mallory')",
+        "INSERT INTO celeriac.principals (tenant_id, user_id) VALUES ('default', 'mallory')",
+        "DELETE FROM celeriac.principals",
+        TOKEN_OF_OURS,
+        "UPDATE celeriac.tokens SET roles = '{{admin}}'",
         "UPDATE celeriac.events SET type = 'x'",
     ],
 )

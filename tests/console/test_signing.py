@@ -175,7 +175,7 @@ def test_a_session_ends_with_the_token_that_opened_it(api: Api, alice: Visitor) 
     ((token_id,),) = api.rows("SELECT token_id FROM celeriac.tokens")
 
     with api.database.begin() as connection:
-        tokens.revoke(connection, TokenId(token_id), UserId("boss"))
+        tokens.revoke(connection, DEFAULT_TENANT, TokenId(token_id), UserId("boss"))
 
     assert _is_signed_out(alice.get("/runs"))
 

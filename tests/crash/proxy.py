@@ -1,8 +1,8 @@
-"""A way to the broker that goes wrong as networks do: without telling either end."""
+"""A way to a server that goes wrong as networks do: without telling either end."""
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
@@ -10,10 +10,10 @@ CHUNK_BYTES = 65536
 
 
 class Proxy:
-    """Forwards each connection to the broker at `broker_url`; clients connect to `url`."""
+    """Forwards each connection to the server at `server_url`; clients connect to `url`."""
 
-    def __init__(self, broker_url: str) -> None:
-        parts = urlsplit(broker_url)
+    def __init__(self, server_url: str) -> None:
+        parts = urlsplit(server_url)
         assert parts.hostname is not None
         assert parts.port is not None
         self._target = (parts.hostname, parts.port)
@@ -26,6 +26,7 @@ class Proxy:
         self._is_moving = threading.Event()
         self._is_moving.set()
         self._is_refusing = False
+        self._answers_to_lose = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def strand(self) -> int:
@@ -49,6 +50,16 @@ class Proxy:
     def serve(self) -> None:
         self._is_refusing = False
 
+    def lose_answers(self, count: int) -> None:
+        """Let so many connections end as soon as the server says something on them, of which
+        nothing arrives: it has done what it was asked for, and nobody knows."""
+        self._answers_to_lose = count
+
+    @property
+    def open_links(self) -> int:
+        """Connections that neither end has closed."""
+        return sum(not link.is_over for link in self._links)
+
     def close(self) -> None:
         self._listener.close()
         self.thaw()
@@ -63,28 +74,40 @@ class Proxy:
                     near.close()
                     continue
                 far = socket.create_connection(self._target)
-                self._links.append(_Link(near, far, self._is_moving))
+                self._links.append(_Link(near, far, self._is_moving, self._takes_loss))
                 self.accepted += 1
+
+    def _takes_loss(self) -> bool:
+        self._answers_to_lose -= 1
+        return self._answers_to_lose >= 0
 
 
 class _Link:
-    """A client's connection, and ours to the broker for it."""
+    """A client's connection, and ours to the server for it."""
 
-    def __init__(self, near: socket.socket, far: socket.socket, is_moving: threading.Event) -> None:
+    def __init__(
+        self,
+        near: socket.socket,
+        far: socket.socket,
+        is_moving: threading.Event,
+        takes_loss: Callable[[], bool],
+    ) -> None:
+        self._far = far
+        self._takes_loss = takes_loss
         self._ends = (near, far)
         self._is_moving = is_moving
         self._is_stranded = False
-        self._is_over = False
+        self.is_over = False
         for source, target in ((near, far), (far, near)):
             threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
 
     def strand(self) -> bool:
         """Whether there was still somebody to strand."""
         self._is_stranded = True
-        return not self._is_over
+        return not self.is_over
 
     def close(self) -> None:
-        self._is_over = True
+        self.is_over = True
         for end in self._ends:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -94,6 +117,8 @@ class _Link:
         with suppress(OSError):
             while data := source.recv(CHUNK_BYTES):
                 self._is_moving.wait()
+                if source is self._far and self._takes_loss():
+                    break
                 if not self._is_stranded:
                     target.sendall(data)
         if not self._is_stranded:
@@ -101,8 +126,8 @@ class _Link:
 
 
 @contextmanager
-def proxy_to(broker_url: str) -> Iterator[Proxy]:
-    proxy = Proxy(broker_url)
+def proxy_to(server_url: str) -> Iterator[Proxy]:
+    proxy = Proxy(server_url)
     try:
         yield proxy
     finally:

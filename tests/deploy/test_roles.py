@@ -136,6 +136,23 @@ def test_a_run_is_started_and_followed_over_the_login_of_the_api(server_url: str
     web.close()
 
 
+def test_tokens_and_principals_are_administered_over_the_login_of_the_api(server_url: str) -> None:
+    assert run_script(server_url, APP_PASSWORD="x", API_PASSWORD="y") == 0
+    owner, web = login(server_url, "celeriac_owner"), login(server_url, "celeriac_web")
+    migrate(owner)
+
+    with serving(owner) as by_owner, serving(web) as api:
+        ada = api.holder_of(by_owner.token("ada", "admin"))
+        made = ada.post("/v1/tokens", json={"user_id": "bob"}, headers={"Idempotency-Key": "k"})
+        revoked = ada.post(f"/v1/tokens/{made.json()['token_id']}/revoke")
+        set_twice = [ada.put("/v1/principals/bob", json={"roles": ["cashier"]}) for _ in range(2)]
+
+        assert (made.status_code, revoked.status_code) == (201, 200)
+        assert [said.json()["version"] for said in set_twice] == [1, 2]
+    owner.close()
+    web.close()
+
+
 def test_the_script_can_be_run_again_and_changes_the_password(server_url: str) -> None:
     stored = "SELECT rolpassword FROM pg_authid WHERE rolname = 'celeriac_app'"
     passwords = []

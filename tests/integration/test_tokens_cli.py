@@ -48,8 +48,9 @@ def test_a_token_is_printed_once_and_known_by_its_hash(cli: Cli, database: Datab
         assert tokens.find(connection, made["token"][:-1]) is None
         row = connection.exec_driver_sql("SELECT t::text FROM celeriac.tokens AS t").scalar_one()
     assert made["token"] not in row
-    (listed,) = map(json.loads, cli("list", "--json").stdout.splitlines())
+    (listed,) = map(json.loads, cli("list", "--tenant", "shop", "--json").stdout.splitlines())
     assert list(listed) == FIELDS
+    assert cli("list", "--json").stdout == ""  # another tenant's
 
 
 def test_without_json_the_token_stands_alone_on_standard_output(cli: Cli) -> None:

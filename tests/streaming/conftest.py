@@ -40,10 +40,14 @@ class Service:
         self._processes = processes
         self._subscribers: list[Subscriber] = []
 
-    def start_api(self, port: int = 0, **settings: object) -> tuple[TestProcess, str]:
+    def start_api(
+        self, port: int = 0, *, test_points: str = "", **settings: object
+    ) -> tuple[TestProcess, str]:
         """A new API process and its address."""
         more = {"api_requests_per_second": 1000, "api_burst_requests": 10000, **settings}
-        process = self._processes.start(["api", "--port", str(port)], settings=more)
+        process = self._processes.start(
+            ["api", "--port", str(port)], test_points=test_points, settings=more
+        )
         found = eventually(
             lambda: re.search(r"the API is at (\S+)", process.output) or not process.is_running,
             deadline_seconds=30,

@@ -96,7 +96,7 @@ async def run_events(
 ) -> Response:
     """The API's own stream, for the page of the run."""
     return await streaming.follow_events(
-        request, run_id, after, request.headers.get("last-event-id")
+        request, run_id, after, last_event_id=request.headers.get("last-event-id")
     )
 
 

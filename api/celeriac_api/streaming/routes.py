@@ -51,6 +51,10 @@ async def follow_events(
     after: Annotated[
         int, Query(ge=0, le=_GREATEST_SEQ, description="Only those with a greater `seq`.")
     ] = 0,
+    lasts_seconds: Annotated[
+        float | None,
+        Query(gt=0, le=LASTS_SECONDS, description="When the stream is to end at the latest."),
+    ] = None,
     last_event_id: Annotated[
         str | None,
         Header(description="The same, as browsers send it when they come back; goes first."),
@@ -71,7 +75,7 @@ async def follow_events(
     if page.is_last and not page.events:
         return Response(status_code=204)  # which tells a browser not to come back
     return _Stream(
-        frames(hub, tenant_id, run, seq, page, LASTS_SECONDS),
+        frames(hub, tenant_id, run, seq, page, lasts_seconds or LASTS_SECONDS),
         ping=HEARTBEAT_SECONDS,
         ping_message_factory=lambda: ServerSentEvent(comment="", sep="\n"),
         send_timeout=STUCK_SECONDS,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class Environment:
     """What the global options said; None where they said nothing."""
 
+    url: str | None = None
+    tenant: str | None = None
     database_url: str | None = None
     broker_url: str | None = None
     data: str | None = None
@@ -31,8 +33,15 @@ class Environment:
         """All settings: `given` and the global options first, then `CELERIAC_*`, then the servers
         of the stack that runs in the data folder.
 
-        Raises `WrongUsage`, and `StackFailed` if the stack's description cannot be read.
+        For what is done in the database, or by servers. Raises `WrongUsage`, also if the options
+        name the HTTP API, and `StackFailed` if the stack's description cannot be read.
         """
+        if self.url is not None:
+            raise WrongUsage(
+                "this command works on the database itself, and cannot be given to the HTTP API: "
+                "leave --url out, and name the database with --database-url or "
+                "CELERIAC_DATABASE_URL"
+            )
         return _with_servers_of_stack(self.named_settings(**given))
 
     def named_settings(self, **given: object) -> "Settings":
@@ -41,6 +50,8 @@ class Environment:
 
         try:
             return load_settings(
+                url=self.url,
+                tenant=self.tenant,
                 database_url=self.database_url,
                 broker_url=self.broker_url,
                 data=self.data,
@@ -51,12 +62,34 @@ class Environment:
             raise WrongUsage(str(error)) from error
 
     def client(self) -> "Client":
-        """A client of the configured servers; the broker is optional."""
+        """A client of the HTTP API if one is named, else of the servers; the broker is optional.
+
+        What an option names goes before what the environment names.
+        """
         from celeriac.client import Client
 
-        settings = self.settings()
+        named = self.named_settings()
+        if self.url is not None and self.database_url is not None:
+            raise WrongUsage("name either the HTTP API with --url, or a database, not both")
+        if named.url is not None and self.database_url is None:
+            return Client(url=named.url, token=self._token(named))
+        settings = _with_servers_of_stack(named)
         broker = settings.broker_url
-        return Client(database_url(settings), broker.get_secret_value() if broker else None)
+        return Client(
+            database_url(settings),
+            broker.get_secret_value() if broker else None,
+            tenant=settings.tenant,
+        )
+
+    def _token(self, settings: "Settings") -> str:
+        if self.tenant is not None:
+            raise WrongUsage("--tenant: over HTTP the token says whose runs you see")
+        if settings.token is None:
+            raise WrongUsage(
+                f"the HTTP API at {settings.url} asks who you are: set CELERIAC_TOKEN to a token "
+                "that `celeriac token create` has made"
+            )
+        return settings.token.get_secret_value()
 
 
 def environment(context: typer.Context) -> Environment:
@@ -68,6 +101,11 @@ def environment(context: typer.Context) -> Environment:
 def database_url(settings: "Settings") -> str:
     """The database's URL. Raises `WrongUsage` if none was given."""
     if settings.database_url is None:
+        if settings.url is not None:
+            raise WrongUsage(
+                "this command works on the database itself, and CELERIAC_URL names the HTTP API "
+                "alone: set CELERIAC_DATABASE_URL or give --database-url as well"
+            )
         raise WrongUsage(
             f"no database was named, and {_no_stack(settings)}: start one with `celeriac up`, or "
             "set CELERIAC_DATABASE_URL or give --database-url, for example "

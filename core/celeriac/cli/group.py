@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from celeriac.errors import CeleriacError
 
-GLOBAL_OPTIONS = ("--database-url", "--broker-url", "--data", "--agents")
+GLOBAL_OPTIONS = ("--url", "--tenant", "--database-url", "--broker-url", "--data", "--agents")
 
 
 class WrongUsage(typer.TyperException):

@@ -44,6 +44,21 @@ app = typer.Typer(
 @app.callback()
 def celeriac(
     context: typer.Context,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="The HTTP API to use instead of a database; else CELERIAC_URL. Its token is "
+            "CELERIAC_TOKEN.",
+            show_default=False,
+        ),
+    ] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose runs to see in a database; else CELERIAC_TENANT, else default.",
+            show_default=False,
+        ),
+    ] = None,
     database_url: Annotated[
         str | None,
         typer.Option(help="PostgreSQL; else CELERIAC_DATABASE_URL.", show_default=False),
@@ -72,7 +87,7 @@ def celeriac(
     The options below may stand before or after the command. Where no server is named, a command
     uses those of the stack that runs in the data folder.
     """
-    context.obj = Environment(database_url, broker_url, data, agents)
+    context.obj = Environment(url, tenant, database_url, broker_url, data, agents)
 
 
 for command in (
@@ -89,6 +104,7 @@ for command in (
     starting.run,
     runs.show,
     runs.runs,
+    starting.wait,
     events.events,
     workers.workers,
     decisions.say,

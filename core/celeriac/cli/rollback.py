@@ -6,8 +6,7 @@ import typer
 
 from celeriac.cli.environment import environment
 from celeriac.cli.output import AsJson, By, RunArgument, print_json
-from celeriac.cli.runs import print_run
-from celeriac.cli.starting import watched
+from celeriac.cli.starting import watch_to_end
 
 
 def rollback(
@@ -33,9 +32,7 @@ def rollback(
     with environment(context).client() as client:
         started = client.rollback(run_id, from_step, by=by)
         if wait:
-            ended = watched(client, started.run_id, as_json=as_json)
-            print_run(client, ended, as_json=as_json)
-            raise typer.Exit(0 if ended.status == "completed" else 1)
+            watch_to_end(client, started.run_id, as_json=as_json)
     if as_json:
         print_json({"run_id": started.run_id})
     else:

@@ -1,14 +1,14 @@
-"""`celeriac run`: start a run, and watch it if asked to."""
+"""`celeriac run` and `wait`: start a run, and watch one."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
 from celeriac.cli import times
 from celeriac.cli.environment import Environment, environment
 from celeriac.cli.group import WrongUsage
-from celeriac.cli.output import AsJson, print_json, printable
+from celeriac.cli.output import AsJson, RunArgument, print_json, printable
 from celeriac.cli.runs import print_run
 from celeriac.errors import InvalidInput
 from celeriac.states import RunStatus
@@ -81,13 +81,36 @@ def run(
             deadline=None if deadline is None else times.moment_or_span(deadline, "--deadline"),
         )
         if wait:
-            ended = watched(client, started.run_id, timeout=timeout, as_json=as_json)
-            print_run(client, ended, as_json=as_json)
-            raise typer.Exit(0 if ended.status == "completed" else 1)
+            watch_to_end(client, started.run_id, timeout=timeout, as_json=as_json)
     if as_json:
         print_json({"run_id": started.run_id})
     else:
         typer.echo(f"run {started.run_id} is {started.status}, {started.phase}")
+
+
+def wait(
+    context: typer.Context,
+    run_id: RunArgument,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="At most so long.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Watch a run until it has ended, or its status is needs_attention; print it as `show` does.
+
+    Exits with 0 only if the run is completed. What a pause waits for is told on standard error.
+    """
+    with environment(context).client() as client:
+        watch_to_end(client, run_id, timeout=timeout, as_json=as_json)
+
+
+def watch_to_end(
+    client: "Client", run_id: str, *, timeout: float | None = None, as_json: bool
+) -> NoReturn:
+    """Watch the run, print it, and exit with what its persisted status says."""
+    ended = watched(client, run_id, timeout=timeout, as_json=as_json)
+    print_run(client, ended, as_json=as_json)
+    raise typer.Exit(0 if ended.status == "completed" else 1)
 
 
 def parse_json(text: str, option: str) -> "JsonValue":
@@ -105,7 +128,7 @@ def parse_json(text: str, option: str) -> "JsonValue":
 
 def _agent(found: Environment, name: str) -> "Agent | str":
     """The agent itself where its code is at hand, so that the input is checked by that."""
-    modules = found.settings().agent_modules
+    modules = found.named_settings().agent_modules
     if not modules:
         return name
     from celeriac.registry import load_agents

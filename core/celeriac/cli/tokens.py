@@ -1,19 +1,16 @@
 """`celeriac token`: who may use the HTTP API."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from celeriac.cli.environment import database_url, environment
+from celeriac.cli.environment import environment
 from celeriac.cli.group import WrongUsage
 from celeriac.cli.output import AsJson, By, print_json, print_table
 
 if TYPE_CHECKING:
     from celeriac.reports import Token
-    from celeriac_storage.database import Database
 
 token = typer.Typer(
     no_args_is_help=True,
@@ -27,7 +24,6 @@ def create(
     context: typer.Context,
     user: Annotated[str, typer.Option(metavar="USER", help="Who uses the API with it.")],
     name: Annotated[str, typer.Option(help="What it is for: the owner tells it by that.")] = "",
-    tenant: Annotated[str, typer.Option(metavar="T", help="Whose runs it sees.")] = "default",
     role: Annotated[
         list[str] | None,
         typer.Option(help="user (default): own runs. operator: all of the tenant. admin: all."),
@@ -39,33 +35,18 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a token and print it, this once: only its hash is stored."""
-    from celeriac.client import user_or_default
-    from celeriac.ids import TenantId, UserId, checked_id
     from celeriac.roles import WORDS
-    from celeriac_storage import tokens
 
     if unknown := set(role or ()) - set(WORDS):
         raise WrongUsage(f"--role {min(unknown)}: the roles are {', '.join(WORDS)}")
-    user_id = UserId(checked_id(user, "user id"))
-    tenant_id = TenantId(checked_id(tenant, "tenant id"))
-    with _database(context) as database, database.begin() as connection:
-        made, secret = tokens.create(
-            connection,
-            tenant_id,
-            user_id,
-            name=name or f"token of {user_id}",
-            roles=role or ["user"],
-            expires_days=expires_days,
-            by=user_or_default(by),
+    with environment(context).client() as client:
+        made = client.create_token(
+            user, roles=role or (), name=name, expires_days=expires_days, by=by
         )
     if as_json:
-        from celeriac.reports import to_json
-
-        report = to_json(made)
-        assert isinstance(report, dict)
-        print_json({**report, "token": secret})
+        print_json(made)
         return
-    typer.echo(secret)
+    typer.echo(made.token)
     typer.echo(
         f"It is shown this once; `celeriac token revoke {made.token_id}` ends it.",
         err=True,
@@ -74,11 +55,9 @@ def create(
 
 @token.command("list")
 def list_(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the tokens of all tenants, never what they are."""
-    from celeriac_storage import tokens
-
-    with _database(context) as database, database.connect() as connection:
-        found = tokens.list_tokens(connection)
+    """List the tokens of the tenant, never what they are."""
+    with environment(context).client() as client:
+        found = client.tokens()
     if as_json:
         for each in found:
             print_json(each)
@@ -110,29 +89,12 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Let a token open nothing any more, from now on."""
-    from celeriac.client import user_or_default
-    from celeriac.ids import TokenId
-    from celeriac_storage import tokens
-
-    with _database(context) as database, database.begin() as connection:
-        revoked = tokens.revoke(connection, TokenId(token_id), user_or_default(by))
+    with environment(context).client() as client:
+        revoked = client.revoke_token(token_id, by=by)
     if as_json:
         print_json(revoked)
     else:
         typer.echo(f"token {revoked.token_id} of {revoked.user_id} is revoked")
-
-
-@contextmanager
-def _database(context: typer.Context) -> Iterator["Database"]:
-    from celeriac_storage.database import Database
-    from celeriac_storage.schema import check_schema
-
-    database = Database(database_url(environment(context).settings()), connections=1)
-    try:
-        check_schema(database)
-        yield database
-    finally:
-        database.close()
 
 
 def _state(each: "Token") -> str:

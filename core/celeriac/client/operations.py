@@ -4,6 +4,7 @@ The client performs them as they are; the HTTP API adds who may ask, and an idem
 same transaction.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
@@ -74,13 +75,23 @@ class Operation(Generic[Answer]):
         """What comes after the commit. Raises nothing if the broker is away."""
 
 
-def perform(transactions: Transactions, operation: Operation[Answer]) -> Answer:
-    """Do it and record it, or record that it was refused, and raise why."""
+def perform(
+    transactions: Transactions,
+    operation: Operation[Answer],
+    check: Callable[[Connection], None] = lambda _: None,
+) -> Answer:
+    """Do it and record it, or record that it was refused, and raise why.
+
+    `check` raises if it may not even be tried, and nothing is recorded.
+    """
+    is_acting = False
     try:
         with transactions.begin() as connection:
+            check(connection)
+            is_acting = True
             answer = operation.act(connection)
     except CeleriacError as refused:
-        if operation.is_noted(refused):
+        if is_acting and operation.is_noted(refused):
             with transactions.begin() as connection:
                 operation.note_refusal(connection, refused)
         raise

@@ -1,16 +1,14 @@
-"""What people are shown, and who may decide, each in transactions of its own."""
+"""What people are shown, in transactions of its own."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import get_args
 
 from celeriac.errors import InvalidInput
-from celeriac.ids import DEFAULT_TENANT, ApprovalId, RunId, TenantId, UserId
-from celeriac.principal import Permissions
-from celeriac.reports import Approval, Principal
+from celeriac.ids import ApprovalId, RunId, TenantId, UserId
+from celeriac.reports import Approval
 from celeriac.states import ApprovalStatus
-from celeriac_storage import approvals, principals
-from celeriac_storage.database import Database
+from celeriac_storage import approvals
 from celeriac_storage.tenancy import Transactions
 
 
@@ -49,11 +47,7 @@ def list_approvals(
 
     Raises `InvalidInput` for a status that there is not: its list would always be empty.
     """
-    if status is not None and status not in get_args(ApprovalStatus):
-        raise InvalidInput(
-            f"{status!r} is no status of a proposal: give one of "
-            f"{', '.join(get_args(ApprovalStatus))}, or None for all"
-        )
+    check_status(status)
     listed: list[Approval] = []
     while True:
         with transactions.begin() as connection:
@@ -81,30 +75,13 @@ def show_approval(
     return shown
 
 
-def set_principal(
-    database: Database,
-    user_id: UserId,
-    roles: Sequence[str],
-    permissions: Permissions,
-    *,
-    is_disabled: bool,
-    by: UserId,
-) -> Principal:
-    with database.begin() as connection:
-        return principals.set_principal(
-            connection,
-            DEFAULT_TENANT,
-            user_id,
-            roles=roles,
-            permissions=permissions,
-            is_disabled=is_disabled,
-            by=by,
+def check_status(status: str | None) -> None:
+    """Raise `InvalidInput` for a status that no proposal has."""
+    if status is not None and status not in get_args(ApprovalStatus):
+        raise InvalidInput(
+            f"{status!r} is no status of a proposal: give one of "
+            f"{', '.join(get_args(ApprovalStatus))}, or None for all"
         )
-
-
-def list_principals(database: Database) -> list[Principal]:
-    with database.connect() as connection:
-        return principals.list_principals(connection, DEFAULT_TENANT)
 
 
 def _surface(

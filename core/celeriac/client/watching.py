@@ -7,12 +7,14 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
+from celeriac.client.vigil import still
 from celeriac.errors import DatabaseUnavailable
-from celeriac.ids import RunId
+from celeriac.ids import RunId, TenantId
 from celeriac.reports import Event, Run
 from celeriac.states import RunStatus
 from celeriac_storage import reading
 from celeriac_storage.database import Database
+from celeriac_storage.ownership import require_tenant
 from celeriac_storage.reading import Position
 from celeriac_tasks.bell import Ear, listening
 
@@ -26,10 +28,17 @@ Answer = TypeVar("Answer")
 class Watching:
     """Reads runs. `ready` returns the database once its schema is known to be right."""
 
-    def __init__(self, ready: Callable[[], Database], broker_url: str | None) -> None:
+    def __init__(
+        self, ready: Callable[[], Database], broker_url: str | None, tenant_id: TenantId
+    ) -> None:
         self._ready = ready
         self._broker_url = broker_url
+        self._tenant_id = tenant_id
         self._has_seen_database = False
+
+    def check(self, run_id: RunId) -> None:
+        """Raise `UnknownRun` unless the run is the tenant's. That never changes."""
+        self._look(partial(require_tenant, tenant_id=self._tenant_id, run_id=run_id))
 
     def run(self, run_id: RunId) -> Run:
         return self._look(partial(reading.read_run, run_id=run_id), is_snapshot=True)
@@ -65,10 +74,8 @@ class Watching:
             if give_up_at is not None:
                 left = give_up_at - time.monotonic()
                 if left <= 0:
-                    raise TimeoutError(
-                        f"run {run_id} is still {position.status} after {timeout_seconds:g} s; it "
-                        "goes on all the same"
-                    )
+                    assert timeout_seconds is not None
+                    raise still(run_id, position.status, timeout_seconds)
                 pause = min(pause, left)
             ear.wait(pause)
             pause = min(pause * 1.5, LAST_PAUSE_SECONDS)

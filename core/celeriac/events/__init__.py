@@ -10,10 +10,11 @@ reader makes a new version, which the rows then carry as `v` in `data`; a row wi
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from celeriac import reports
 from celeriac.events.types import AnyEvent, RunEvent
 
 VERSION = 1
@@ -30,6 +31,14 @@ def parse(event: Mapping[str, Any]) -> RunEvent[Any]:
     """The event of `{run_id, seq, type, at, data}` as JSON has it. Raises pydantic's
     `ValidationError` for a type that is not known here: skip what a newer runtime may write."""
     return _adapter().validate_python(event)
+
+
+def known(event: reports.Event) -> RunEvent[Any] | None:
+    """The event as the model of its type; None for what a newer runtime has written."""
+    try:
+        return parse(cast(dict[str, Any], reports.to_json(event)))
+    except ValidationError:
+        return None
 
 
 def json_schema() -> dict[str, Any]:

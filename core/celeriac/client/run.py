@@ -1,0 +1,156 @@
+"""What clients ask about runs, and of them."""
+
+from typing import TYPE_CHECKING, Any
+
+from celeriac.client.ask import Ask
+from celeriac.client.named import run_named, user_or_default
+from celeriac.client.operations import Cancel, Interrupt, Retry, RollBack, Say
+from celeriac.client.over_http.answers import reader
+from celeriac.client.over_http.request import Flow, Request, get, one, pages, post, refuse_speaker
+from celeriac.ids import RunId, checked_id
+from celeriac.reports import Run, RunLine, Started, Wait
+from celeriac.states import RunStatus
+from celeriac_storage import inbox, reading
+
+if TYPE_CHECKING:
+    from celeriac.client.database import DatabaseDesk
+    from celeriac.codec import JsonValue
+
+read_started = reader(Started)
+
+
+def get_run(run_id: str) -> Ask[Run]:
+    """The run with its steps and effects, as of one moment. Raises `UnknownRun`."""
+    run = run_named(run_id)
+    return Ask(lambda desk: desk.run(run), lambda: one(get(f"/v1/runs/{run}"), reader(Run)))
+
+
+def list_runs(
+    *, status: RunStatus | None = None, agent: str | None = None, limit: int = 50
+) -> Ask[list[RunLine]]:
+    """The newest runs first, at most `limit` of them, of that status and that agent."""
+
+    def in_database(desk: "DatabaseDesk") -> list[RunLine]:
+        return desk.read(
+            lambda connection: reading.list_runs(
+                connection, tenant_id=desk.tenant_id, status=status, agent=agent, limit=limit
+            )
+        )
+
+    asked = {"status": None if status is None else RunStatus(status).value, "agent": agent}
+    return Ask(in_database, lambda: pages("/v1/runs", "runs", reader(RunLine), limit, asked))
+
+
+def waits_for(run_id: str) -> Ask[Wait]:
+    """What a run that nobody works on just now waits for. Raises `UnknownRun`."""
+    run = run_named(run_id)
+    return Ask(
+        lambda desk: desk.read(lambda connection: reading.read_wait(connection, run), run),
+        lambda: one(get(f"/v1/runs/{run}/wait"), reader(Wait)),
+    )
+
+
+def cancel(run_id: str, *, by: str | None = None) -> Ask[RunStatus]:
+    """Cancel the run, and return where it stands now.
+
+    `cancelled` if nobody works on it just now; else `running`, and it ends when the step in
+    progress is recorded. Asking again changes nothing. Raises `UnknownRun`, or `Conflict` if it
+    has ended otherwise.
+    """
+    run, person = run_named(run_id), user_or_default(by)
+    return Ask(
+        lambda desk: desk.perform(Cancel(run, person), run),
+        lambda: stands(ask_run(run, "cancel"), by),
+    )
+
+
+def interrupt(run_id: str, *, by: str | None = None) -> Ask[RunStatus]:
+    """Stop the run until its user says something or it is cancelled; where it stands now.
+
+    `paused` if nobody works on it just now; else `running`: a request to the model is cancelled
+    within a second, a tool's call is seen to its end and recorded. Calls that nobody has begun
+    are not made any more once the user has said something; the model is told so. Asking again
+    changes nothing. Raises `UnknownRun` or `Conflict`.
+    """
+    run, person = run_named(run_id), user_or_default(by)
+    return Ask(
+        lambda desk: desk.perform(Interrupt(run, person), run),
+        lambda: stands(ask_run(run, "interrupt"), by),
+    )
+
+
+def say(run_id: str, text: str, *, by: str | None = None, key: str | None = None) -> Ask[RunStatus]:
+    """Tell the run's model something, and return where the run stands now.
+
+    The model is told once and in order, when it is asked next: after the results of the calls
+    that it has asked for, and instead of the run's end if it has just given its last answer. A
+    run that waits for its user goes on. With a `key` of your own, such as a UUID, it is safe to
+    say it again after an error: it is told once. Raises `UnknownRun`, `InvalidInput`, or
+    `Conflict` if the run has ended, or was told something else under the key.
+    """
+    run, person = run_named(run_id), user_or_default(by)
+    word = None if key is None else inbox.key_of_word(run, checked_id(key, "key"))
+    body: dict[str, JsonValue] = {"text": text} if key is None else {"text": text, "key": key}
+    return Ask(
+        lambda desk: desk.perform(Say(run, text, person, word), run),
+        lambda: stands(
+            ask_run(
+                run,
+                "messages",
+                body,
+                if_lost="It is not known whether the run was told"
+                + ("" if key is None else "; to say it again under the same key is safe"),
+            ),
+            by,
+        ),
+    )
+
+
+def retry(run_id: str, *, by: str | None = None) -> Ask[RunStatus]:
+    """Let a run in `needs_attention` try its step again. Raises `UnknownRun`, or `Conflict` if
+    it needs none, or if the outcome of a call must be resolved first."""
+    run, person = run_named(run_id), user_or_default(by)
+    return Ask(
+        lambda desk: desk.perform(Retry(run, person), run),
+        lambda: stands(ask_run(run, "retry"), by),
+    )
+
+
+def rollback(run_id: str, from_step: int = 0, *, by: str | None = None) -> Ask[Started]:
+    """Undo what the run did, from that step on: start a run that takes its calls back, the
+    latest first, each as its tool declares (`celeriac.rollback`).
+
+    The result of that run is `{"undone": [...], "compensated": [...], "not_undone": [...]}`,
+    each a list of `{"call_id", "tool"}`, the last with a `"why"`; and, if something could be
+    undone only in part, `"partly_undone"` with the undo's own `"report"`. It needs a person's
+    attention where only people can undo a call, and where an undo failed: `resolve` and `retry`
+    let it go on. What is undone already is left alone.
+
+    Raises `UnknownRun`; `InvalidInput` for a step that the run has not; `NotAllowed` if a call
+    needed a decision that `by` may not take; `Conflict` while the run goes on, while another
+    rollback of it does, while the outcome of a call is unknown, or if nothing is left to undo.
+    """
+    run, person = run_named(run_id), user_or_default(by)
+
+    def over_http() -> Flow[Started]:
+        refuse_speaker(by)
+        return read_started((yield ask_run(run, "rollback", {"from_step": from_step})))
+
+    return Ask(
+        lambda desk: desk.perform(RollBack(run, from_step, person, desk.first_step), run), over_http
+    )
+
+
+def ask_run(
+    run: RunId, what: str, body: "dict[str, JsonValue] | None" = None, *, if_lost: str = ""
+) -> Request:
+    """A request that acts on a run."""
+    return post(f"/v1/runs/{run}/{what}", body, if_lost=if_lost)
+
+
+def stands(request: Request, by: str | None) -> Flow[RunStatus]:
+    """Where the run stands after the request. Raises `InvalidInput` if somebody else says it than
+    the token's user."""
+    refuse_speaker(by)
+    answer: Any = yield request
+    return RunStatus(answer["status"])

@@ -1,0 +1,176 @@
+"""What clients ask to start a run."""
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import ProgrammingError
+
+from celeriac.client.ask import Ask
+from celeriac.client.named import user_named, user_or_default
+from celeriac.client.operations import Start
+from celeriac.client.over_http.request import Flow, post
+from celeriac.client.run import read_started
+from celeriac.errors import DatabaseUnavailable, InvalidInput, SchemaMismatch
+from celeriac.ids import (
+    RunId,
+    ThreadId,
+    checked_id,
+    new_run_id,
+    new_thread_id,
+)
+from celeriac.limits import Limits
+from celeriac.reports import Started
+from celeriac.schemas import strict_json
+from celeriac_storage.database import sqlstate
+from celeriac_storage.starting import OnBusy
+
+if TYPE_CHECKING:
+    from celeriac.agent import Agent
+    from celeriac.client.database import DatabaseDesk
+    from celeriac.codec import JsonValue
+    from celeriac_storage.admitting import Wish
+
+UNDEFINED_TABLE = "42P01"
+
+
+def start(
+    agent: "str | Agent",
+    input: object,  # noqa: A002 - the word of the interface
+    *,
+    thread_id: str | None = None,
+    user_id: str | None = None,
+    run_id: str | None = None,
+    on_busy: OnBusy = "wait",
+    limits: Limits | None = None,
+    start_at: datetime | None = None,
+    delay: timedelta | None = None,
+    deadline: datetime | timedelta | None = None,
+    connection: Connection | None = None,
+) -> Ask[Started]:
+    """Start a run of `agent`, given as an `Agent` or by the name a worker registered.
+
+    `thread_id` names a conversation of the user's, made at its first run; without one the run
+    has a new thread for itself. In a thread whose run is active, the new run waits its turn, or
+    with `on_busy="reject"` is refused. With "say" there is no new run: the input is told to the
+    active one, or to one that waits for its user, and what is returned is that run's. A
+    `run_id` of your own makes it safe to start the run again after an error: it never runs
+    twice, and what was said instead of it is not said again.
+
+    With `connection`, a SQLAlchemy connection in a transaction (a Session's is
+    `session.connection()`), the run is written in that transaction and exists only if you
+    commit it. After an error here the transaction can still be used; nothing was written. Over
+    HTTP there is no such thing, and `user_id` is the token's user where it is not given.
+
+    With `start_at`, or a `delay` from now by the database's clock, the run is `paused` until
+    then, and takes its turn in its thread only then. A `deadline`, a time or how long after
+    that, ends the run wherever it is, unless it needs a person's attention: `failed`, with the
+    outcome `limit_exceeded` (docs/time.md).
+
+    The input is checked before anything is written. Raises `InvalidInput`, `UnknownAgent`,
+    `RunExists`, `WrongOwner` or `ThreadBusy`. That another user's thread was asked for is
+    recorded in `audit`, unless in your own transaction. A broker that is away is no error: the
+    run is accepted, and published by the scheduler.
+    """
+    run = RunId(checked_id(run_id, "run id")) if run_id is not None else new_run_id()
+    thread = None if thread_id is None else ThreadId(checked_id(thread_id, "thread id"))
+    user = None if user_id is None else user_named(user_id)
+
+    def in_database(desk: "DatabaseDesk") -> Started:
+        # Here, because messages bring in pydantic-ai: a second that reading a run need not wait.
+        from celeriac_storage.admitting import Wish
+
+        wish = Wish(
+            agent,
+            input,
+            run_id=run,
+            thread_id=new_thread_id() if thread is None else thread,
+            user_id=user_or_default(user),
+            tenant_id=desk.tenant_id,
+            on_busy=on_busy,
+            limits=limits,
+            start_at=start_at,
+            delay=delay,
+            deadline=deadline,
+            is_published=desk.first_step is not None and connection is None,
+        )
+        return _start_alone(desk, wish) if connection is None else _start_within(connection, wish)
+
+    def over_http() -> Flow[Started]:
+        if connection is not None:
+            raise InvalidInput(
+                "over HTTP a run cannot be started in a transaction of yours; use a Client of the "
+                "database for that"
+            )
+        name, value = _named(agent, input)
+        body: dict[str, JsonValue] = {
+            "agent": name,
+            "input": value,
+            "run_id": run,
+            "thread_id": thread,
+            "user_id": user,
+            "on_busy": on_busy,
+            "limits": None if limits is None else limits.to_json(),
+            "start_at": None if start_at is None else start_at.isoformat(),
+            "delay_seconds": None if delay is None else delay.total_seconds(),
+        }
+        if isinstance(deadline, timedelta):
+            body["deadline_seconds"] = deadline.total_seconds()
+        elif deadline is not None:
+            body["deadline"] = deadline.isoformat()
+        return read_started((yield post("/v1/runs", body, if_lost=_if_lost(run))))
+
+    return Ask(in_database, over_http)
+
+
+def _named(agent: "str | Agent", value: object) -> "tuple[str, JsonValue]":
+    """The agent's name, and the input as the agent's own code takes it, if that is at hand."""
+    if isinstance(agent, str):
+        return agent, strict_json(value)
+    return agent.name, agent.validate_input(value)
+
+
+def _start_alone(desk: "DatabaseDesk", wish: "Wish") -> Started:
+    if desk.first_step is not None:
+        desk.first_step.prepare()
+    start = Start(wish, desk.first_step)
+    try:
+        return desk.perform(start)
+    except DatabaseUnavailable as lost:
+        if not start.is_written:
+            raise  # what was not committed is gone
+        raise DatabaseUnavailable(
+            f"{lost}. The connection broke at the commit. {_if_lost(wish.run_id)}"
+        ) from lost
+
+
+def _if_lost(run_id: RunId) -> str:
+    return (
+        f"It is not known whether run {run_id} was accepted: `celeriac show {run_id}` tells, and "
+        "starting it again under this id never makes two of it"
+    )
+
+
+def _start_within(connection: object, wish: "Wish") -> Started:
+    """Start the run in the caller's transaction, leaving that usable whatever happens here."""
+    if not isinstance(connection, Connection):
+        raise InvalidInput(
+            f"connection is a {type(connection).__qualname__}; give a sqlalchemy.Connection, which "
+            "of a Session is session.connection()"
+        )
+    driver: Any = connection.connection.dbapi_connection
+    if getattr(driver, "autocommit", False):
+        raise InvalidInput(
+            "the connection is in autocommit mode, where nothing can be started together with your "
+            "own writes; give one in a transaction, or none"
+        )
+    try:
+        with connection.begin_nested():
+            return Start(wish).act(connection)
+    except ProgrammingError as error:
+        if sqlstate(error) != UNDEFINED_TABLE:
+            raise
+        raise SchemaMismatch(
+            "the database of this connection has no Celeriac tables: run `celeriac migrate` on it, "
+            "or give a connection to the database that has them"
+        ) from error
