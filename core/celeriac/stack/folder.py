@@ -195,8 +195,10 @@ def remove(data: Path) -> None:
     servers = data / "servers"
     if servers.is_symlink():
         shutil.rmtree(servers.resolve(), ignore_errors=True)
-    if data.exists():
-        shutil.rmtree(data)
+    while data.exists():
+        # A server that has just ended may still be removing files of its own.
+        with suppress(FileNotFoundError):
+            shutil.rmtree(data)
 
 
 def _make(folder: Path, mode: int) -> None:
