@@ -23,9 +23,6 @@ CREATE INDEX runs_live_children ON celeriac.runs (parent_run_id)
     WHERE parent_call_id IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_deadline ON celeriac.runs (deadline_at)
     WHERE deadline_at IS NOT NULL AND deadline_passed_at IS NULL AND finished_at IS NULL;
--- Calls that wait for a child: few at any time.
-CREATE INDEX effects_waiting_for_child ON celeriac.effects (run_id)
-    WHERE state = 'in_flight' AND flags ? 'child';
 
 -- A run that nobody works on ends at its deadline by itself: no worker may be there to do it.
 CREATE OR REPLACE FUNCTION celeriac.run_may_become(was text, now_is text) RETURNS boolean
