@@ -34,8 +34,8 @@ def test_a_schedule_is_added_shown_paused_triggered_and_removed(api: Api) -> Non
     ]
     assert alice.delete(place).status_code == 200
     assert problem(alice.get(place)) == (404, "unknown-schedule")
-    told = api.rows("SELECT actor, action, outcome FROM celeriac.audit ORDER BY audit_id")
-    assert [(row[0], row[1]) for row in told if row[2] == "allowed"] == [
+    told = api.rows("SELECT actor, action FROM celeriac.audit ORDER BY audit_id")
+    assert [(row[0], row[1]) for row in told if row[1].startswith("schedule.")] == [
         ("alice", f"schedule.{what}") for what in ("add", "pause", "resume", "trigger", "remove")
     ]
 

@@ -5,13 +5,30 @@ from datetime import UTC, datetime, timedelta
 from celeriac.ids import UserId, new_run_id, new_thread_id
 from celeriac.schedule import NewSchedule
 from celeriac_storage import starting
+from celeriac_storage.health import SCHEDULER_APPLICATION_NAME
 from celeriac_storage.starting import NewRun
 from tests.crash import family_agents as agents
 from tests.crash.agents import QUEUE
 from tests.crash.stack import DONE_SECONDS, Stack
+from tests.processes import TestProcess
 from tests.waiting import eventually
 
 TIMERS = 1000
+
+
+def wait_until_gone(stack: Stack, scheduler: TestProcess) -> None:
+    """Until it has died, and its session with it: then whatever it had not committed is undone."""
+    scheduler.wait()
+    eventually(
+        lambda: stack.query(
+            "SELECT FROM pg_stat_activity WHERE application_name = %s"
+            " AND datname = current_database()",
+            SCHEDULER_APPLICATION_NAME,
+        ),
+        until=lambda sessions: sessions == [],
+        deadline_seconds=DONE_SECONDS,
+        what="the dead scheduler's session is gone",
+    )
 
 
 def test_a_thousand_timers_are_fired_once_though_a_scheduler_dies_among_them(stack: Stack) -> None:
@@ -32,6 +49,9 @@ def test_a_thousand_timers_are_fired_once_though_a_scheduler_dies_among_them(sta
     stack.execute("UPDATE celeriac.timers SET due_at = now()")
 
     leader = stack.start_scheduler(test_points="timers.before_commit=kill")
+    wait_until_gone(stack, leader)
+    assert stack.query("SELECT FROM celeriac.timers WHERE fired_at IS NOT NULL") == []
+    stack.start_scheduler()
     stack.start_scheduler()
 
     eventually(
@@ -40,7 +60,6 @@ def test_a_thousand_timers_are_fired_once_though_a_scheduler_dies_among_them(sta
         deadline_seconds=DONE_SECONDS,
         what="all timers fired",
     )
-    assert not leader.is_running
     woken = stack.query(
         "SELECT count(*), count(DISTINCT run_id) FROM celeriac.events WHERE type = 'run.woken'"
     )
@@ -57,7 +76,7 @@ def test_a_schedule_starts_its_run_once_though_the_scheduler_dies_before_its_com
         "UPDATE celeriac.schedules SET due_at = now(),"
         " next_fire_at = date_trunc('day', now(), 'UTC')"
     )
-    leader.wait()
+    wait_until_gone(stack, leader)
     assert stack.query("SELECT FROM celeriac.runs") == []
 
     stack.start_scheduler()

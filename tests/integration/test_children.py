@@ -103,9 +103,11 @@ AGENTS = [helper, failing, boss, crowd, greedy, optimist, director, flat, collea
 @pytest.fixture
 def family(database_url: str, broker_url: str) -> Iterator[Family]:
     family = Family(database_url, broker_url, AGENTS)
-    yield family
-    assert family.violations() == []
-    family.close()
+    try:
+        yield family
+        assert family.violations() == []
+    finally:
+        family.close()
 
 
 def test_the_result_of_a_child_is_that_of_the_call(family: Family) -> None:
@@ -145,6 +147,9 @@ def test_the_children_of_one_response_run_at_once(family: Family) -> None:
     children = family.children(run_id)
     assert len(children) == 3
     assert {family.run(child).status for child in children} == {RunStatus.QUEUED}
+    for _ in range(3):
+        family.step(children[0])
+    assert family.run(run_id).phase is Phase.WAITING_CHILD
     family.go_on()
     assert family.states(run_id) == ["committed"] * 3
     assert family.run(run_id).status is RunStatus.COMPLETED

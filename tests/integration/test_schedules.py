@@ -23,9 +23,11 @@ reporter = Agent("reporter", model=ScriptedModel([say("reported")]), input=str)
 @pytest.fixture
 def family(database_url: str, broker_url: str) -> Iterator[Family]:
     family = Family(database_url, broker_url, [reporter])
-    yield family
-    assert family.violations() == []
-    family.close()
+    try:
+        yield family
+        assert family.violations() == []
+    finally:
+        family.close()
 
 
 def add(family: Family, name: str = "nightly", **options: Any) -> None:

@@ -12,7 +12,7 @@ from celeriac import Agent, Approval, Limits, external_tool, sleep, tool, wake_a
 from celeriac.client import TookEffect
 from celeriac.errors import Conflict, InvalidInput
 from celeriac.ids import RunId
-from celeriac.scripted import ScriptedModel, call, say
+from celeriac.scripted import ScriptedModel, Turn, call, say
 from celeriac.states import Phase, RunStatus
 from celeriac_scheduler.overdue import end_overdue
 from celeriac_storage import timers
@@ -51,9 +51,11 @@ brief = Agent("brief", model=ScriptedModel([say("done")]), limits=Limits(deadlin
 @pytest.fixture
 def family(database_url: str, broker_url: str) -> Iterator[Family]:
     family = Family(database_url, broker_url, [plain, sleeper, alarm, buyer, scanner, brief])
-    yield family
-    assert family.violations() == []
-    family.close()
+    try:
+        yield family
+        assert family.violations() == []
+    finally:
+        family.close()
 
 
 def fire(family: Family) -> list[RunId]:
@@ -364,6 +366,26 @@ def test_a_step_in_progress_is_recorded_before_the_deadline_ends_the_run(family:
     assert passed == [1]
     assert (run.status, run.outcome) == (RunStatus.FAILED, "limit_exceeded")
     assert [effect.state for effect in run.effects] == ["committed"]
+    other.close()
+
+
+def test_a_step_that_would_wait_for_a_person_ends_the_run_past_its_deadline(
+    family: Family,
+) -> None:
+    def late(_messages: object) -> Turn:
+        (run_id,) = family.rows("SELECT run_id FROM celeriac.runs WHERE status = 'running'")[0]
+        pass_deadline(family, run_id)
+        end_overdue(family.database)
+        return call("pay", amount=1)
+
+    slow = Agent("slow", model=ScriptedModel(late), tools=[pay])
+    other = Family(family.database.url, "redis://localhost:1/0", [slow])
+    run_id = other.start("slow", deadline=HOUR)
+    other.go_on()
+
+    run = other.run(run_id)
+    assert (run.status, run.outcome) == (RunStatus.FAILED, "limit_exceeded")
+    assert [each.status for each in run.approvals] == ["cancelled"]
     other.close()
 
 
