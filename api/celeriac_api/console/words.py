@@ -18,6 +18,7 @@ EVENTS: Mapping[str, str] = {
     "run.stumbled": "the step failed in the worker, and is queued again: {error[message]}",
     "run.needs_attention": "needs a person: {error[message]}",
     "run.retried": "{by} let it try again",
+    "run.deadline_passed": "its deadline has passed; it ends when what was begun is recorded",
     "run.completed": "completed",
     "run.failed": "failed ({outcome}): {error[message]}",
     "run.cancelled": "cancelled",
@@ -26,6 +27,8 @@ EVENTS: Mapping[str, str] = {
     "model.interrupted": "the request to the model was cancelled",
     "model.failed": "asking the model failed ({kind})",
     "call.requested": "another process is asked to execute {tool} ({call_id})",
+    "call.delegated": "a run of another agent is to answer {tool} ({call_id})",
+    "child.started": "run {child_run_id} of {agent} answers {call_id}",
     "effect.in_flight": "{tool} ({call_id}) begins, attempt {attempt}",
     "effect.committed": "{tool} ({call_id}) took effect",
     "effect.failed": "{tool} ({call_id}) failed: {error[message]}",
@@ -45,6 +48,14 @@ EVENTS: Mapping[str, str] = {
     "{error[message]}",
     "precondition.unclear": "nobody can tell yet whether {tool} ({call_id}) may be made: "
     "{error[message]}",
+    "workspace.drifted": "{by} found the files of {tool} ({call_id}) changed by somebody else: "
+    "{error[message]}",
+    "contract.met": "all that its contract requires is so",
+    "contract.refused": "the model said that it is done, and is told what is missing "
+    "({correction} of {max_corrections})",
+    "contract.unmet": "it ends, and something is missing of its contract ({enforcement})",
+    "memory.decided": "the policy has decided about what {call_id} would remember: {reason}",
+    "undo.requested": "people are asked to undo {tool} ({call_id}) by hand",
     "rollback.requested": "{by} asked to undo run {run_id} from step {from_step} on",
     "rollback.planned": "it is known how each call is undone",
     "proposal.recorded": "{tool} ({call_id}) is proposed",
@@ -62,6 +73,7 @@ EVENTS: Mapping[str, str] = {
 
 BAD = frozenset(
     {
+        "run.deadline_passed", "workspace.drifted", "contract.unmet",
         "run.recovered", "run.stumbled", "run.needs_attention", "run.failed", "model.failed",
         "effect.unknown", "effect.known_bad", "effect.failed", "results.refused",
         "approval.revoked",
