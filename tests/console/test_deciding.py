@@ -79,7 +79,7 @@ def test_the_page_shows_the_whole_proposal_and_who_was_shown_it_is_recorded(scen
 
     for shown in (
         "Refund 80.00", "80.00 leave our account for order O-1", "payments:write", "orders",
-        "cashier", "out_of_band", scene.proposal.idempotency_key, scene.proposal.arguments_hash,
+        "cashier", "out of band", scene.proposal.idempotency_key, scene.proposal.arguments_hash,
         "O-1", "first line", "0 of 1 approval", "viewer",
     ):  # fmt: skip
         assert shown in page, shown
