@@ -132,7 +132,7 @@ class Scene:
             *self.api.rows("SELECT approval_id, status FROM celeriac.approvals"),
             *self.api.rows("SELECT reviewer FROM celeriac.approval_decisions"),
             *self.api.rows("SELECT author FROM celeriac.inbox"),
-            *self.api.rows("SELECT key FROM celeriac.idempotency_keys"),
+            *self.api.rows("SELECT key FROM celeriac.idempotency_keys WHERE tenant_id = 'default'"),
             *self.api.rows(
                 "SELECT version, content FROM celeriac.memories WHERE tenant_id = 'default'"
             ),
