@@ -16,6 +16,7 @@ from celeriac_api import (
     console,
     health,
     memories,
+    metrics,
     models,
     problems,
     runs,
@@ -43,8 +44,9 @@ ROUTERS = (
 
 _DESCRIPTION = """Start agent runs, follow them, and decide what they may do.
 
-Every request but `/healthz`, `/readyz` and this document needs `Authorization: Bearer TOKEN`. What
-has an effect takes an `Idempotency-Key`. Errors are problem details (RFC 9457)."""
+Every request but `/healthz`, `/readyz`, `/metrics` and this document needs
+`Authorization: Bearer TOKEN`. What has an effect takes an `Idempotency-Key`. Errors are problem
+details (RFC 9457)."""
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -62,10 +64,12 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=_lifespan,
     )
     app.state.service = service
+    app.state.figures = metrics.Figures(service)
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(authenticated)])
     app.include_router(health.router)
+    app.include_router(metrics.router)
     console.install(app)
     app.add_middleware(BodyLimit, most_bytes=settings.api_max_body_bytes)
     if settings.cors_origins:
@@ -77,6 +81,7 @@ def create_app(settings: Settings) -> FastAPI:
             expose_headers=["Location", "Retry-After", "Idempotent-Replayed"],
         )
     app.add_middleware(SafeHeaders)
+    app.add_middleware(metrics.Timed)
     _document_problems(app)
     return app
 
@@ -89,7 +94,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     broker_url = service.settings.broker_url
     hub = Hub(service.tenants, broker_url.get_secret_value() if broker_url else None)
     async with hub.running():
-        app.state.hub = hub
+        app.state.hub = app.state.figures.streams.hub = hub
         yield
     service.close()
 

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import Connection
 
+from celeriac import traceparent
 from celeriac.client import people
 from celeriac.client.operations import (
     Cancel,
@@ -70,6 +71,8 @@ def start_run(body: models.StartRun, order: CurrentOrder) -> Response:
         delay=_span(body.delay_seconds),
         deadline=body.deadline or _span(body.deadline_seconds),
         is_published=service.first_step is not None,
+        traceparent=traceparent.current()
+        or traceparent.checked(order.request.headers.get("traceparent")),
     )
 
     def check(_: Connection) -> None:

@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from celeriac.errors import InvalidInput
+from celeriac.loopback import is_loopback
 from celeriac.reasons import reason
 
 ASYMMETRIC_ALGORITHMS = frozenset(
@@ -160,6 +161,22 @@ class Settings(BaseSettings):
         default="default", description="the tenant of a token without that claim"
     )
 
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="where a worker or a scheduler serves /metrics; the API does at its own port",
+    )
+    metrics_address: str = Field(
+        default="127.0.0.1", description="the address of that; beyond loopback it needs the token"
+    )
+    metrics_token: SecretStr | None = Field(
+        default=None,
+        min_length=16,
+        description="who may read /metrics from elsewhere, as a bearer token; without it this "
+        "machine alone",
+    )
+
     grace_seconds: float = Field(
         default=20.0,
         ge=0.0,
@@ -241,6 +258,16 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"tick_seconds ({self.tick_seconds}) must be at most a quarter of lease_seconds "
                 f"({self.lease_seconds}): a death is believed after two ticks"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _figures_are_not_for_everybody(self) -> "Settings":
+        is_open = self.metrics_port is not None and self.metrics_token is None
+        if is_open and not is_loopback(self.metrics_address):
+            raise ValueError(
+                f"metrics_address {self.metrics_address} is reached from elsewhere: set "
+                "metrics_token as well, or listen at 127.0.0.1"
             )
         return self
 

@@ -4,6 +4,7 @@ import logging
 
 from celeriac.ids import WorkerId
 from celeriac.settings import Settings
+from celeriac_scheduler import figures
 from celeriac_scheduler.outlet import Outlet
 from celeriac_storage import dispatch, verdicts
 from celeriac_storage.database import Database
@@ -43,6 +44,7 @@ class Failover:
         while True:
             with self._database.begin() as connection:
                 due = verdicts.recover(connection)
+            figures.FAILOVERS.inc(len(due))
             self._outlet.publish(due)
             if len(due) < dispatch.BATCH:
                 return
@@ -51,6 +53,7 @@ class Failover:
         """Publish the steps that hang in a live worker past their deadline."""
         with self._database.begin() as connection:
             due = verdicts.take_back_overdue(connection)
+        figures.FAILOVERS.inc(len(due))
         self._outlet.publish(due)
 
     def _declare_dead(self, suspect: Suspect, verdict: Verdict) -> None:
@@ -58,6 +61,7 @@ class Failover:
             moment = verdicts.declare_dead(connection, suspect.worker_id, verdict)
         if moment is not None:
             logger.warning("worker %s is dead (%s)", suspect.worker_id, verdict)
+            figures.WORKER_DEATHS.labels(verdict).inc()
             # It may have taken messages off the broker that it never started on, and nobody knows
             # which.
             self._outlet.owe(moment)

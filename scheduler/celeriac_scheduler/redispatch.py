@@ -6,6 +6,7 @@ from sqlalchemy.exc import DBAPIError
 
 from celeriac.settings import Settings
 from celeriac.testpoints import reach
+from celeriac_scheduler import figures
 from celeriac_scheduler.outlet import Outlet
 from celeriac_storage import dispatch, threads, timers, waking, workers
 from celeriac_storage.database import Database
@@ -50,7 +51,9 @@ class Redispatch:
 
     def publish_overdue(self) -> None:
         """Publish again what is past its backoff, but never more than the broker is short of."""
-        for queue, missing in self._outlet.shortages():
+        shortages = dict(self._outlet.shortages())
+        figures.note_deficits(shortages)
+        for queue, missing in shortages.items():
             with self._database.connect() as connection:
                 due = dispatch.take_overdue(
                     connection,
@@ -61,6 +64,7 @@ class Redispatch:
                 )
             if due:
                 logger.info("publishing %d steps of queue %s again", len(due), queue)
+                figures.PUBLISHED_AGAIN.inc(len(due))
             self._outlet.publish(due)
 
     def watch_broker(self) -> None:
@@ -71,6 +75,7 @@ class Redispatch:
             return
         if self._identity is not None:
             logger.warning("the broker was flushed or restarted: publishing all queued steps")
+            figures.BROKER_LOSSES.inc()
         with self._database.connect() as connection:
             self._outlet.owe(dispatch.now(connection))
         self._identity = identity

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from celeriac.errors import CeleriacError, DatabaseUnavailable
 from celeriac.settings import Settings
+from celeriac_scheduler import figures
 from celeriac_scheduler.expiry import expire_proposals
 from celeriac_scheduler.failover import Failover
 from celeriac_scheduler.firing import fire_schedules
@@ -33,6 +34,8 @@ from celeriac_storage.health import SCHEDULER_APPLICATION_NAME
 from celeriac_storage.schema import check_schema
 from celeriac_tasks.broker import Broker
 from celeriac_tasks.celery_app import make_app
+from celeriac_tasks.metrics.exporter import start_exporter
+from celeriac_tasks.metrics.rows import Rows
 from celeriac_tasks.publisher import Publisher
 
 logger = logging.getLogger(__name__)
@@ -73,6 +76,7 @@ class Duty:
         except DatabaseUnavailable:
             raise
         except Exception as error:
+            figures.DUTY_FAILURES.inc()
             self.due_at = time.monotonic() + max(self.every_seconds, TROUBLE_SECONDS)
             if self.troubles % TROUBLES_PER_WARNING == 0:
                 is_known = isinstance(error, CeleriacError | DBAPIError)
@@ -130,6 +134,7 @@ class Scheduler:
         signal.signal(signal.SIGINT, self._stop)
         check_schema(self._database)
         self._publisher.warm()  # the first failover must not pay for the connection
+        self._start_exporter()
         while not self._is_stopping:
             try:
                 self._work()
@@ -137,6 +142,16 @@ class Scheduler:
             except (CeleriacError, DBAPIError, psycopg.Error) as error:
                 self._pause_for(error)
         self._database.close()
+
+    def _start_exporter(self) -> None:
+        if self._settings.metrics_port is None:
+            return
+        # A session of its own: a duty must not wait for whoever counts.
+        database = Database(
+            self._database.url, application_name=lambda: "celeriac-metrics", connections=1
+        )
+        figures.REGISTRY.register(Rows(database.begin))
+        start_exporter(self._settings, figures.REGISTRY)
 
     def _work(self) -> None:
         if not self._leads():
@@ -156,6 +171,9 @@ class Scheduler:
                 is_leader = verdicts.lead(connection, LEADER_ROLE, self._holder, seconds)
             self._ask_again_at = now + seconds / 4
             self._lead_until = now + seconds if is_leader else 0.0
+            figures.IS_LEADER.set(is_leader)
+            if not is_leader:
+                figures.note_deficits({})  # the leader's business
         return now < self._lead_until
 
     def _listen(self, seconds: float) -> None:

@@ -37,6 +37,7 @@ class Wish:
     deadline: datetime | timedelta | None = None  # a time, or how long from when it may begin
     start_key: str | None = None
     is_published: bool = False
+    traceparent: str | None = None
 
 
 def admit(connection: Connection, wish: Wish) -> NewRun:
@@ -85,6 +86,7 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
         start_key=wish.start_key,
         is_published=wish.is_published,
         contract=contract,
+        traceparent=wish.traceparent,
     )
 
 

@@ -75,6 +75,7 @@ class Claim:
     children_started: int = 0
     child_use: Use = field(default_factory=Use)  # of its children that have ended
     contract: dict[str, JsonValue] | None = None  # to be met before the run completes
+    traceparent: str | None = None  # of whoever started it
 
 
 _REQUESTS = """
@@ -111,7 +112,7 @@ RETURNING
     CASE WHEN run.step = 0 THEN input END, started_at + waited, step_started_at,
     kind = 'rollback', deadline_at, parent_call_id IS NOT NULL, depth, parent_run_id,
     history_until, children_started, child_steps_used, child_tool_calls_used, child_tokens_used,
-    contract
+    contract, traceparent
 """
 
 
@@ -155,7 +156,7 @@ def claim(
         tool_calls_used, input_tokens_used, output_tokens_used, limits,
         input_, working_since, step_started_at, is_rollback, deadline_at, is_child, depth,
         parent_run_id, history_until, children_started, child_steps, child_tool_calls,
-        child_tokens, contract,
+        child_tokens, contract, traceparent,
     ) = row  # fmt: skip
     return Claim(
         run_id, step, token, worker_id, epoch, Phase(phase), agent, agent_hash, tenant_id, user_id,
@@ -164,7 +165,7 @@ def claim(
         tool_calls_used, input_tokens_used, output_tokens_used, limits, input_, working_since,
         step_started_at, is_rollback, is_overdue, deadline_at, is_child, depth, parent_run_id,
         history_until, children_started,
-        Use(child_steps, child_tool_calls, input_tokens=child_tokens), contract,
+        Use(child_steps, child_tool_calls, input_tokens=child_tokens), contract, traceparent,
     )  # fmt: skip
 
 

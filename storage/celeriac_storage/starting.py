@@ -61,6 +61,7 @@ class NewRun:
     start_key: str | None = None  # one of all runs of its tenant
     is_published: bool = False  # the caller publishes it right after the commit
     contract: dict[str, JsonValue] | None = None
+    traceparent: str | None = None  # the trace that its steps belong to (`celeriac.traceparent`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,8 @@ def _insert(
             INSERT INTO celeriac.runs (run_id, tenant_id, user_id, thread_id, thread_position,
                 root_run_id, parent_run_id, parent_call_id, depth, history_until, kind, agent,
                 status, phase, resume_phase, queue, limits, contract, input, published_at,
-                publish_count, message_count, last_event_seq, start_key, deadline_at)
+                publish_count, message_count, last_event_seq, start_key, deadline_at,
+                traceparent)
             SELECT %(run_id)s, %(tenant_id)s, %(user_id)s, %(thread_id)s, %(position)s,
                 coalesce(parent.root_run_id, %(run_id)s),
                 coalesce(%(rolls_back)s::text, parent.run_id), %(parent_call)s::text,
@@ -124,7 +126,8 @@ def _insert(
                 %(events)s, %(start_key)s::text,
                 least(%(deadline_at)s::timestamptz, parent.deadline_at,
                     coalesce(%(start_at)s::timestamptz, clock_timestamp())
-                        + make_interval(secs => %(deadline_seconds)s::float8))
+                        + make_interval(secs => %(deadline_seconds)s::float8)),
+                coalesce(%(traceparent)s::text, parent.traceparent)
             FROM (SELECT) AS one
                 LEFT JOIN celeriac.runs AS parent ON parent.run_id = %(parent_run)s::text
             -- Its input may have been said to another run instead, before an answer that got lost.
@@ -173,6 +176,7 @@ def _insert(
             "start_at": new.start_at,
             "deadline_at": new.deadline_at,
             "deadline_seconds": new.deadline_seconds,
+            "traceparent": new.traceparent,
             "message": dumps(new.user_message),
             "created": dumps(_created(new)),
             "paused": dumps({"phase": paused_for}),

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -178,7 +179,9 @@ class Acting:
             outcomes = [self._call(effect) for effect in todo]
         else:
             with ThreadPoolExecutor(len(todo)) as threads:
-                outcomes = list(threads.map(self._call, todo))
+                # Each in a copy of this thread's context, to which its span belongs.
+                calls = [threads.submit(copy_context().run, self._call, effect) for effect in todo]
+                outcomes = [call.result() for call in calls]
         settled = [*known]
         waits: list[float] = []
         for effect, outcome in zip(todo, outcomes, strict=True):

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -16,6 +17,7 @@ from celeriac.secrets import redact
 from celeriac.states import EffectKind
 from celeriac.tools import Tool
 from celeriac_storage.database import driver_of, ends_transaction
+from celeriac_tasks import observing
 
 MAX_ERROR_CHARACTERS = 2000
 
@@ -46,18 +48,16 @@ def call_in_time(tool: Tool[..., Any], context: ToolContext, arguments: JsonValu
     An `async def` tool is cancelled at its deadline. A plain one cannot be: its thread is left
     behind, and whatever it still does is not waited for.
     """
-    if tool.is_async:
-        return _sorted(
-            lambda: model_loop.run(
+
+    def call() -> Any:
+        if tool.is_async:
+            return model_loop.run(
                 tool.function(**tool.call_arguments(arguments, context)),
                 timeout_seconds=tool.timeout_seconds,
-            ),
-            tool,
-        )
-    return _sorted(
-        lambda: in_time(lambda: tool.function(**tool.call_arguments(arguments, context)), tool),
-        tool,
-    )
+            )
+        return in_time(lambda: tool.function(**tool.call_arguments(arguments, context)), tool)
+
+    return _observed(call, tool, context)
 
 
 def call_here(tool: Tool[..., Any], context: ToolContext, arguments: JsonValue) -> Outcome:
@@ -67,9 +67,10 @@ def call_here(tool: Tool[..., Any], context: ToolContext, arguments: JsonValue) 
     and told to the model.
     """
     driver = driver_of(context.connection)  # now: afterwards the tool may have closed it
-    return _sorted(
+    return _observed(
         lambda: here(lambda: tool.function(**tool.call_arguments(arguments, context))),
         tool,
+        context,
         passes=lambda error: ends_transaction(error, driver),
     )
 
@@ -100,14 +101,36 @@ def in_time(call: Callable[[], Any], tool: Tool[..., Any]) -> Any:
             future.set_exception(RuntimeError(f"the tool raised {error!r}"))
 
     # A thread for each call, not a pool: one that hangs for ever must not take a place from others.
-    threading.Thread(target=run, name=f"celeriac-tool-{tool.name}", daemon=True).start()
+    # It sees the caller's context variables, as an `async def` tool does.
+    threading.Thread(
+        target=contextvars.copy_context().run,
+        args=(run,),
+        name=f"celeriac-tool-{tool.name}",
+        daemon=True,
+    ).start()
     return future.result(tool.timeout_seconds)
+
+
+def _observed(
+    call: Callable[[], Any],
+    tool: Tool[..., Any],
+    context: ToolContext,
+    passes: Callable[[Exception], bool] = lambda _: False,
+) -> Outcome:
+    with observing.tool_call(tool, context) as seen:
+        outcome = _sorted(call, tool, passes)
+        if isinstance(outcome, Returned):
+            seen.outcome = "returned"
+        else:
+            seen.outcome = "failed" if outcome.is_definite else "unclear"
+            seen.error_kind = str(outcome.error["kind"])
+        return outcome
 
 
 def _sorted(
     call: Callable[[], Any],
     tool: Tool[..., Any],
-    passes: Callable[[Exception], bool] = lambda _: False,
+    passes: Callable[[Exception], bool],
 ) -> Outcome:
     try:
         return Returned(stored_form(call()))

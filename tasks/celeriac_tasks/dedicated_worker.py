@@ -17,7 +17,10 @@ from celery import Celery, signals
 from celeriac.agent import Agent
 from celeriac.errors import CeleriacError, InvalidAgent
 from celeriac.settings import Settings
+from celeriac_tasks.metrics.exporter import start_exporter
+from celeriac_tasks.metrics.worker import REGISTRY
 from celeriac_tasks.step_task import StepTask
+from celeriac_tasks.tracing import stop_tracing
 from celeriac_tasks.watchdog import Watchdog
 from celeriac_tasks.worker_process import WorkerProcess
 
@@ -45,6 +48,7 @@ class DedicatedWorker:
     def _worker_init(self, sender: Any, **_: Any) -> None:
         if "prefork" not in str(sender.pool_cls):
             self._start()
+            start_exporter(self._settings, REGISTRY)
             self._watchdog = Watchdog(
                 self._app,
                 self._settings.queue_names,
@@ -55,6 +59,11 @@ class DedicatedWorker:
             self._watchdog.start()
         else:
             self._prefork = sender
+            if self._settings.metrics_port is not None:
+                logger.warning(
+                    "no /metrics of this worker: each of prefork's children counts for itself, and "
+                    "they cannot share the port; the figures of the rows are the API's"
+                )
 
     def _worker_process_init(self, **_: Any) -> None:
         if self._task.process is None:  # prefork's child; with the solo pool it has been made
@@ -117,6 +126,7 @@ class DedicatedWorker:
         except CeleriacError as error:
             logger.warning("worker %s could not say goodbye: %s", process.worker_id, error)
         finally:
+            stop_tracing()
             # Threads that a tool or model call keeps busy would hold the process for ever.
             os._exit(exit_code or 0)
 

@@ -9,7 +9,6 @@ are decided below; no `flowerconfig.py` is read.
 import logging
 import signal
 from collections.abc import Callable
-from ipaddress import ip_address
 from typing import Any
 
 from flower.app import Flower  # type: ignore[import-untyped]  # it ships no types
@@ -23,6 +22,7 @@ from tornado.httputil import HTTPServerRequest
 from tornado.web import RequestHandler
 
 from celeriac.errors import CeleriacError, InvalidInput
+from celeriac.loopback import is_loopback
 from celeriac.settings import Settings
 from celeriac_tasks.celery_app import make_app
 
@@ -71,14 +71,6 @@ def serve_flower(
     application.stop()
 
 
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can connect to it."""
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
-
-
 def _set_options(settings: Settings, address: str, port: int) -> None:
     options.read_only = True
     # The workers' own setting decides whether they send events. With Flower's default it would
@@ -123,7 +115,7 @@ class _LoopbackFlower(Flower):  # type: ignore[misc]  # Flower has no types
     """
 
     def find_handler(self, request: HTTPServerRequest, **options: Any) -> Any:
-        if not is_loopback(request.host_name.strip("[]")):
+        if not is_loopback(request.host_name):
             return self.get_handler_delegate(request, _WrongName)
         return super().find_handler(request, **options)
 

@@ -37,6 +37,7 @@ from celeriac_tasks import (
     contracting,
     delegating,
     memorizing,
+    observing,
     requesting,
     sleeping,
     undoing,
@@ -116,7 +117,8 @@ def _go_on(worker: WorkerProcess, claim: Claim) -> None:
             while True:
                 taken += 1
                 step = _Step(worker, loaded, claim, conversation, worker.may_keep_claim(taken))
-                committed = step.take()
+                with observing.step(claim):
+                    committed = step.take()
                 worker.wake_readers(claim.run_id)
                 _publish_others(worker, step.due, committed.parent_step)
                 if committed.status is not RunStatus.RUNNING:

@@ -17,7 +17,9 @@ from celeriac import model_loop
 from celeriac.errors import DatabaseUnavailable
 from celeriac.ids import RunId
 from celeriac_tasks.celery_app import STEP_TASK
+from celeriac_tasks.metrics import worker as figures
 from celeriac_tasks.step import take_step
+from celeriac_tasks.tracing import start_tracing, stop_tracing
 from celeriac_tasks.worker_process import WorkerProcess
 
 logger = logging.getLogger(__name__)
@@ -57,6 +59,9 @@ class StepTask:
             except DatabaseUnavailable as error:
                 logger.warning("%s; trying again", error)
                 time.sleep(START_RETRY_SECONDS)
+        start_tracing("celeriac-worker")
+        figures.STEPS_HELD.set_function(lambda: process.steps_held)
+        figures.SLOTS.set(process.settings.slots if process.settings.pool == "threads" else 1)
         self.process = process
         logger.info("worker %s executes steps", process.worker_id)
 
@@ -66,6 +71,7 @@ class StepTask:
         if process is not None and process.pid == os.getpid():
             process.stop()
             model_loop.close()
+            stop_tracing()
 
     def _step(self, run_id: str, step: int, unit: str = "") -> None:
         process = self.process

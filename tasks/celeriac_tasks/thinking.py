@@ -26,7 +26,7 @@ from celeriac_storage.claims import Claim
 from celeriac_storage.effects import Effect
 from celeriac_storage.recalls import Recalled
 from celeriac_storage.step_record import Event, Message, ModelCall, Next, PlannedEffect, StepRecord
-from celeriac_tasks import delegating
+from celeriac_tasks import delegating, observing
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE, proposal_events, propose
 from celeriac_tasks.hearing import Hearing
 from celeriac_tasks.loaded_agent import LoadedAgent
@@ -55,7 +55,9 @@ def think(
     The request is cancelled, and its connection closed, if the run is asked to stop meanwhile.
     `recalled` says which memories are among the messages, for the call's row.
     """
-    left = _thought(loaded, claim, messages, hearing, text_streams)
+    with observing.model_call(loaded, claim) as seen:
+        left = _thought(loaded, claim, messages, hearing, text_streams)
+        seen.record = left.record.model_call
     if recalled is None or left.record.model_call is None:
         return left
     selection: dict[str, JsonValue] = {"memories": recalled.to_json()}

@@ -146,6 +146,11 @@ class WorkerProcess:
         self.tool_database.close()
 
     @property
+    def steps_held(self) -> int:
+        """How many steps are claimed or about to be."""
+        return len(self._tokens)
+
+    @property
     def is_busy(self) -> bool:
         """Whether a step is claimed and not yet committed."""
         return bool(self._held)

@@ -143,6 +143,12 @@ class Hub:
             if self._ear is not None:
                 await self._ear.close()
 
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many readers follow, and how many runs."""
+        watches = list(self._watches.values())
+        return sum(len(watch.feeds) for watch in watches), len(watches)
+
     @contextmanager
     def feed(self, tenant_id: TenantId, run_id: RunId) -> Iterator[Feed]:
         """A feed for one reader of that tenant's run."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import ProgrammingError
 
+from celeriac import traceparent
 from celeriac.client.ask import Ask
 from celeriac.client.named import user_named, user_or_default
 from celeriac.client.operations import Start
@@ -93,6 +94,7 @@ def start(
             delay=delay,
             deadline=deadline,
             is_published=desk.first_step is not None and connection is None,
+            traceparent=traceparent.current(),
         )
         return _start_alone(desk, wish) if connection is None else _start_within(connection, wish)
 
