@@ -64,7 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=_lifespan,
     )
     app.state.service = service
-    app.state.figures = metrics.Figures(service)
+    app.state.figures = metrics.Figures(service.begin)
     problems.install(app)
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(authenticated)])

@@ -11,7 +11,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from celeriac.errors import Unauthenticated
-from celeriac_api.caller import Caller, service_of
+from celeriac_api.caller import Caller, peer_of, service_of
 from celeriac_api.service import Service
 from celeriac_storage import audit_trail, tokens
 
@@ -33,7 +33,7 @@ def authenticated(request: Request, credentials: Credentials) -> Caller:
     """
     if credentials is None:
         raise Unauthenticated("send the header `Authorization: Bearer TOKEN`")
-    return admitted(request, owner_of_token(service_of(request), credentials.credentials))
+    return admitted(request, owner_of_token(request, credentials.credentials))
 
 
 CurrentCaller = Annotated[Caller, Depends(authenticated)]
@@ -46,14 +46,19 @@ def admitted(request: Request, caller: Caller) -> Caller:
     return caller
 
 
-def owner_of_token(service: Service, token: str) -> Caller:
-    """Whose token it is. Raises `Unauthenticated` for one that opens nothing."""
+def owner_of_token(request: Request, token: str) -> Caller:
+    """Whose token it is. Raises `Unauthenticated` for one that opens nothing, and `RateLimited` if
+    too many of those came from the request's address."""
+    service, peer = service_of(request), peer_of(request)
+    service.strangers.admit(token, peer)
     caller = _caller(service, token) if len(token) <= LONGEST_TOKEN_CHARACTERS else None
     if caller is None:
+        service.strangers.note_refused(token, peer)
         raise Unauthenticated(
             "this token opens nothing: it may be mistyped, expired or revoked. `celeriac token "
             "create` makes another"
         )
+    service.strangers.note_good(token)
     return caller
 
 

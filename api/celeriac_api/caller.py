@@ -28,6 +28,11 @@ def service_of(request: Request) -> "Service":
     return cast("Service", request.app.state.service)
 
 
+def peer_of(request: Request) -> str:
+    """The address that the request comes from, as far as it is known."""
+    return request.client.host if request.client is not None else ""
+
+
 def caller_of(request: Request) -> Caller:
     """Known once the request is authenticated."""
     return cast(Caller, request.state.caller)

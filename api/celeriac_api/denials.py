@@ -1,7 +1,7 @@
 """Every denial is a row of the audit trail: who was refused what.
 
 Of a caller who is known, that is. A token that opens nothing has no tenant in whose trail it could
-stand, and anybody could fill a table with such; those are counted in the log.
+stand: those are counted by address (`celeriac_api.strangers`).
 """
 
 from fastapi import Request

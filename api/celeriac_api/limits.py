@@ -84,9 +84,17 @@ class RateLimit:
     away, each process counts for itself. A request never fails because Redis is away.
     """
 
-    def __init__(self, per_second: float, burst: int, broker_url: str | None) -> None:
+    def __init__(
+        self,
+        per_second: float,
+        burst: int,
+        broker_url: str | None,
+        *,
+        key_prefix: str = "celeriac:rate:",
+    ) -> None:
         self._per_second = per_second
         self._burst = burst
+        self._key_prefix = key_prefix
         self._own = _OwnBuckets(per_second, burst)
         self._redis: redis.Redis | None = None
         if broker_url is not None and broker_url.startswith("redis"):
@@ -100,7 +108,7 @@ class RateLimit:
 
     def take(self, caller: str) -> None:
         """Count one request. Raises `RateLimited`."""
-        if not self._is_taken(caller):
+        if not self.is_taken(caller):
             raise RateLimited(
                 f"{self._per_second:g} requests a second are allowed, and {self._burst} at once; "
                 "wait a little"
@@ -110,12 +118,13 @@ class RateLimit:
         if self._redis is not None:
             self._redis.close()
 
-    def _is_taken(self, caller: str) -> bool:
+    def is_taken(self, caller: str) -> bool:
+        """Count one request; whether it is within the limit."""
         if self._redis is None or time.monotonic() < self._trouble_until:
             return self._own.is_taken(caller)
         try:
             taken = self._take(
-                keys=[f"celeriac:rate:{caller}"], args=[self._per_second, self._burst]
+                keys=[f"{self._key_prefix}{caller}"], args=[self._per_second, self._burst]
             )
         except (redis.RedisError, OSError) as error:
             self._trouble_until = time.monotonic() + TROUBLE_SECONDS

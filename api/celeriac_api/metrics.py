@@ -1,8 +1,8 @@
 """`/metrics`: what the rows say just now, and what this process counts of its requests."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -13,9 +13,8 @@ from sqlalchemy import Connection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from celeriac.errors import Unauthenticated
-from celeriac_api.caller import service_of
+from celeriac_api.caller import peer_of, service_of
 from celeriac_api.models import PROBLEMS
-from celeriac_api.service import Service
 from celeriac_api.streaming.hub import Hub
 from celeriac_tasks.metrics.guard import may_read
 from celeriac_tasks.metrics.rows import Rows
@@ -56,12 +55,7 @@ class Streams(Collector):
 class Figures:
     """All that the API's `/metrics` shows."""
 
-    def __init__(self, service: Service) -> None:
-        @contextmanager
-        def begin() -> Iterator[Connection]:
-            with service.ready().begin() as connection:
-                yield connection
-
+    def __init__(self, begin: Callable[[], AbstractContextManager[Connection]]) -> None:
         self.streams = Streams()
         self._own = CollectorRegistry(auto_describe=True)
         self._own.register(Rows(begin))
@@ -87,8 +81,8 @@ class Figures:
 def metrics(request: Request) -> Response:
     """Figures of all tenants together: for whoever has CELERIAC_METRICS_TOKEN, or asks from this
     machine."""
-    peer = request.client.host if request.client is not None else ""
-    if not may_read(service_of(request).settings.metrics_token, peer, request.headers):
+    token = service_of(request).settings.metrics_token
+    if not may_read(token, peer_of(request), request.headers):
         raise Unauthenticated(
             "send the header `Authorization: Bearer` with CELERIAC_METRICS_TOKEN, or ask from the "
             "machine itself"

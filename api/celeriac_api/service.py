@@ -1,7 +1,10 @@
 """What all requests of one API process share: its connections, and what is known of them."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy import Connection
 
 from celeriac.client.first_step import FirstStep
 from celeriac.errors import InvalidInput
@@ -9,6 +12,7 @@ from celeriac.ids import TenantId
 from celeriac.settings import Settings
 from celeriac_api.jwt_tokens import Issuer
 from celeriac_api.limits import RateLimit
+from celeriac_api.strangers import Strangers
 from celeriac_storage.database import Database
 from celeriac_storage.schema import check_schema
 from celeriac_storage.tenancy import TenantDatabase, may_restrict
@@ -39,6 +43,7 @@ class Service:
         self.rate_limit = RateLimit(
             settings.api_requests_per_second, settings.api_burst_requests, broker_url
         )
+        self.strangers = Strangers(self.begin, broker_url)
         self.issuer = Issuer.of_settings(settings)
         self._is_restricted: bool | None = None  # unknown until the schema was found right
 
@@ -46,7 +51,14 @@ class Service:
         if self.first_step is not None:
             self.first_step.close()
         self.rate_limit.close()
+        self.strangers.close()
         self.database.close()
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """A transaction on the login itself, for what belongs to no tenant."""
+        with self.ready().begin() as connection:
+            yield connection
 
     def tenant(self, tenant_id: TenantId, owners: Sequence[str] = ()) -> TenantDatabase:
         """The database as this tenant sees it, with what is remembered of these users."""

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from celeriac.errors import Unauthenticated
+from celeriac.errors import RateLimited, Unauthenticated
 from celeriac_api.authentication import owner_of_token
 from celeriac_api.caller import service_of
 from celeriac_api.console.forms import PostedForm, read_fields
@@ -15,7 +15,6 @@ from celeriac_api.console.sessions import (
     keep_cookie,
     signed_in_session,
 )
-from celeriac_api.service import Service
 from celeriac_storage import console_sessions
 
 router = APIRouter(route_class=PageRoute)
@@ -49,9 +48,10 @@ def sign_in(
     """Open a session for whoever shows a good token."""
     after = _own_path(fields.get("next", HOME))
     try:
-        cookie = _opened(service_of(request), fields.get("token", "").strip())
-    except Unauthenticated as error:
-        return render(request, "sign_in.html", 401, next=after, problem=str(error))
+        cookie = _opened(request, fields.get("token", "").strip())
+    except (Unauthenticated, RateLimited) as error:
+        status = 401 if isinstance(error, Unauthenticated) else 429
+        return render(request, "sign_in.html", status, next=after, problem=str(error))
     response = see(after)
     keep_cookie(request, response, cookie)
     return response
@@ -69,8 +69,9 @@ def sign_out(request: Request, form: PostedForm) -> Response:
     return response
 
 
-def _opened(service: Service, token: str) -> str:
-    """The cookie of a new session. Raises `Unauthenticated`."""
+def _opened(request: Request, token: str) -> str:
+    """The cookie of a new session. Raises `Unauthenticated` or `RateLimited`."""
+    service = service_of(request)
     if token.startswith(console_sessions.ONE_TIME_SCHEME):
         with service.ready().begin() as connection:
             cookie = console_sessions.open_with_one_time_token(connection, token)
@@ -81,7 +82,7 @@ def _opened(service: Service, token: str) -> str:
                 "well"
             )
         return cookie
-    caller = owner_of_token(service, token)
+    caller = owner_of_token(request, token)
     with service.tenant(caller.tenant_id).begin() as connection:
         return console_sessions.open_with_token(
             connection,
