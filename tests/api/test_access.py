@@ -8,9 +8,10 @@ from typing import Any
 
 import httpx2
 import pytest
+from fastapi.routing import iter_route_contexts
 
 from celeriac import Approval
-from celeriac.ids import DEFAULT_TENANT, RunId, TokenId, UserId
+from celeriac.ids import RunId, TokenId, UserId
 from celeriac.roles import Role
 from celeriac_api.authorization import RULES
 from celeriac_storage import tokens
@@ -47,8 +48,6 @@ ENDPOINTS = [  # in an order in which each finds the run as it needs it
     Endpoint("list_runs", "GET", "/v1/runs", **LIST),
     Endpoint("show_run", "GET", "/v1/runs/{run}"),
     Endpoint("list_calls", "GET", "/v1/runs/{run}/calls"),
-    Endpoint("show_wait", "GET", "/v1/runs/{run}/wait"),
-    Endpoint("list_requested_calls", "GET", "/v1/calls", other="200", rival="200"),
     Endpoint("show_thread", "GET", "/v1/threads/{thread}"),
     Endpoint("list_approvals", "GET", "/v1/approvals", **LIST),
     # That a proposal waits is no secret to those of the tenant who might have to decide it.
@@ -67,25 +66,16 @@ ENDPOINTS = [  # in an order in which each finds the run as it needs it
              owner="202", operator="202"),
     Endpoint("interrupt_run", "POST", "/v1/runs/{run}/interrupt"),
     Endpoint("cancel_run", "POST", "/v1/runs/{run}/cancel"),
-    Endpoint("list_memories", "GET", "/v1/memories", **LIST),
-    Endpoint("show_memory", "GET", "/v1/memories/{namespace}/{memory}?user_id=owner"),
-    Endpoint("list_memory_decisions", "GET", "/v1/memories/decisions", **LIST),
-    Endpoint("export_memories", "GET", "/v1/memories/export?user_id=owner",
-             other="403", rival="200"),  # of that tenant's user of the name: nothing
-    Endpoint("remember", "PUT", "/v1/memories/{namespace}/{memory}",
-             {"value": "front", "user_id": "owner"}, other="403", rival="200"),
-    Endpoint("forget", "DELETE", "/v1/memories/{namespace}/{memory}?user_id=owner",
-             rival="200"),  # what that tenant has just remembered
+    Endpoint("follow_events", "GET", "/v1/runs/{run}/events"),  # now it has an end
     Endpoint("start_run", "POST", "/v1/runs", {"agent": "desk", "input": "hello"}, **EVERYBODY),
 ]  # fmt: skip
-ADMINISTRATION = [  # tests/api/test_administration.py says what each answers to whom
-    Endpoint("list_principals", "GET", "/v1/principals"),
-    Endpoint("set_principal", "PUT", "/v1/principals/newcomer", {"roles": ["cashier"]}),
-    Endpoint("list_tokens", "GET", "/v1/tokens"),
-    Endpoint("create_token", "POST", "/v1/tokens", {"user_id": "newcomer"}),
-    Endpoint("revoke_token", "POST", "/v1/tokens/k1/revoke"),
-]
-ALL = [*ENDPOINTS, *ADMINISTRATION]
+PUBLIC = {
+    ("GET", "/openapi.json"): "what there is to ask for",
+    ("GET", "/healthz"): "that the process lives",
+    ("GET", "/readyz"): "whether its servers do",
+    ("GET", "/metrics"): "guarded in its own way (test_metrics)",
+}
+"""What takes no token of the API, and what it tells."""
 STRANGERS = {
     "nobody": None,
     "garbage": "Bearer cel_" + "x" * 43,
@@ -112,7 +102,7 @@ class Scene:
             endpoint.method,
             endpoint.path.format(**self.names),
             json=body,
-            headers=key("k") if endpoint.method != "GET" else {},
+            headers=key("k") if endpoint.method == "POST" else {},
         )
 
     def told(self, endpoint: Endpoint, person: httpx2.Client) -> str:
@@ -120,9 +110,8 @@ class Scene:
         answer = self.ask(endpoint, person)
         if answer.status_code >= 400 and problem(answer)[1] == "unknown-call":
             return "404: no such call"
-        if endpoint.action.startswith("list_") and not endpoint.action.endswith("_calls"):
-            name = endpoint.action.removeprefix("list_").removeprefix("memory_")
-            return f"{answer.status_code}: {len(answer.json()[name])}"
+        if endpoint.action in ("list_runs", "list_approvals"):
+            return f"{answer.status_code}: {len(answer.json()[endpoint.action[5:]])}"
         return str(answer.status_code)
 
     def facts(self) -> list[tuple[Any, ...]]:
@@ -132,10 +121,7 @@ class Scene:
             *self.api.rows("SELECT approval_id, status FROM celeriac.approvals"),
             *self.api.rows("SELECT reviewer FROM celeriac.approval_decisions"),
             *self.api.rows("SELECT author FROM celeriac.inbox"),
-            *self.api.rows("SELECT key FROM celeriac.idempotency_keys WHERE tenant_id = 'default'"),
-            *self.api.rows(
-                "SELECT version, content FROM celeriac.memories WHERE tenant_id = 'default'"
-            ),
+            *self.api.rows("SELECT key FROM celeriac.idempotency_keys"),
         ]
 
 
@@ -154,7 +140,6 @@ def scene(api: Api, database: Database, broker_url: str) -> Iterator[Scene]:
     run_id = RunId(started.json()["run_id"])
     desk.go_on(run_id)
     (proposal,) = desk.client.approvals(run_id=run_id, by="viewer")
-    assert desk.client.remember("seat", "aisle", user_id="owner", by="owner").store
     yield Scene(
         api,
         desk,
@@ -163,32 +148,54 @@ def scene(api: Api, database: Database, broker_url: str) -> Iterator[Scene]:
             "thread": "chat",
             "approval": proposal.approval_id,
             "hash": proposal.arguments_hash,
-            "namespace": "default",
-            "memory": "seat",
         },
     )
     desk.close()
 
 
 def test_every_endpoint_is_in_the_table(api: Api) -> None:
-    asked = {(each.method.lower(), _without_ids(each.path)) for each in ALL}
-    served = {
-        (method, _without_ids(path))
-        for path, operations in api.app.openapi()["paths"].items()
-        if path.startswith("/v1/") and not path.endswith("/events") and "schedule" not in path
-        for method in operations
+    asked = {(each.method, re.sub(r"{.*?}", "{}", each.path)) for each in ENDPOINTS}
+
+    assert asked | PUBLIC.keys() == {route for route in served(api) if not is_page(route[1])}
+    of_pages = {"list_workers"}  # tests/console
+    assert {each.action for each in ENDPOINTS} - {"list_calls"} == RULES.keys() - of_pages
+
+
+def is_page(path: str) -> bool:
+    """Of the console, which knows its visitors by a cookie."""
+    return not path.startswith("/v1/") and all(path != known for _, known in PUBLIC)
+
+
+def test_every_page_but_the_sign_in_takes_a_session(scene: Scene) -> None:
+    before = scene.facts()
+    pages = {route for route in served(scene.api) if is_page(route[1]) and route[0] != "MOUNT"}
+    assert pages >= {("GET", "/"), ("GET", "/sign-in"), ("POST", "/sign-in")}
+
+    for method, path in pages - {("GET", "/sign-in"), ("POST", "/sign-in")}:
+        for cookie in (None, "__Host-celeriac=garbage; celeriac=garbage"):
+            stranger = scene.api.holder_of(None)
+            address = path.replace("{}", scene.names["run"])
+            answer = stranger.request(
+                method, address, headers={} if cookie is None else {"Cookie": cookie}
+            )
+            assert answer.status_code in (303, 401, 403), (method, path, answer.status_code)
+            assert scene.names["approval"] not in answer.text
+    assert scene.facts() == before
+
+
+def served(api: Api) -> set[tuple[str, str]]:
+    """Every route of the application, also those that its document leaves out."""
+    return {
+        (method, re.sub(r"{.*?}", "{}", str(route.path)))
+        for route in iter_route_contexts(api.app.routes)
+        for method in (route.methods or {"MOUNT"}) - {"HEAD"}
     }
 
-    assert asked == served
-    as_runs = {"list_calls", "show_wait", "list_requested_calls"}
-    # Of schedules, tests/api/test_schedules.py tells.
-    rules = {action for action in RULES if "schedule" not in action}
-    of_pages = {"follow_events", "list_workers"}  # tests/streaming, tests/console
-    assert {each.action for each in ALL} - as_runs == rules - of_pages
 
-
-def _without_ids(path: str) -> str:
-    return re.sub(r"{.*?}|newcomer|k1", "{}", path.partition("?")[0])
+def test_what_is_public_is_so_for_everybody(scene: Scene) -> None:
+    for method, path in PUBLIC:
+        for token in (None, "cel_" + "x" * 43):
+            assert scene.api.holder_of(token).request(method, path).status_code == 200, path
 
 
 def test_a_stranger_is_refused_everywhere_and_changes_nothing(scene: Scene) -> None:
@@ -198,7 +205,7 @@ def test_a_stranger_is_refused_everywhere_and_changes_nothing(scene: Scene) -> N
         person = scene.api.holder_of(None)
         if header is not None:
             person.headers.update({b"Authorization": header.encode("latin-1")})
-        for endpoint in ALL:
+        for endpoint in ENDPOINTS:
             answer = scene.ask(endpoint, person)
             assert problem(answer) == (401, "unauthenticated"), (name, endpoint.action)
             assert answer.headers["www-authenticate"] == 'Bearer realm="celeriac"'
@@ -214,7 +221,7 @@ def test_a_token_that_is_over_opens_nothing_and_is_noted_once(scene: Scene, why:
     with api.database.begin() as connection:
         if why == "revoked":
             listed = tokens.list_tokens(connection)[-1]
-            tokens.revoke(connection, DEFAULT_TENANT, listed.token_id, UserId("boss"))
+            tokens.revoke(connection, listed.token_id, UserId("boss"))
         else:
             connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
             connection.exec_driver_sql(
@@ -223,7 +230,7 @@ def test_a_token_that_is_over_opens_nothing_and_is_noted_once(scene: Scene, why:
     person = api.holder_of(token)
     before = scene.facts()
 
-    for endpoint in ALL:
+    for endpoint in ENDPOINTS:
         assert problem(scene.ask(endpoint, person)) == (401, "unauthenticated")
 
     assert scene.facts() == before
@@ -306,7 +313,7 @@ def test_revoking_a_token_ends_it_at_once(api: Api) -> None:
     ((token_id,),) = api.rows("SELECT token_id FROM celeriac.tokens")
 
     with api.database.begin() as connection:
-        tokens.revoke(connection, DEFAULT_TENANT, TokenId(token_id), UserId("boss"))
+        tokens.revoke(connection, TokenId(token_id), UserId("boss"))
 
     assert problem(person.get("/v1/runs")) == (401, "unauthenticated")
 

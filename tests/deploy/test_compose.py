@@ -20,7 +20,14 @@ from tests.deploy.compose import (
 
 DEV = variables_of(ROOT / "deploy" / "dev.env")
 ONE_SHOT = {"migrate", "order-desk-tables"}
-WITH_DATA = {"postgres": "/var/lib/postgresql", "redis": "/data"}
+WITH_DATA = {
+    "postgres": "/var/lib/postgresql",
+    "redis": "/data",
+    "prometheus": "/prometheus",
+    "grafana": "/var/lib/grafana",
+}
+OF_OTHERS = {"prometheus": "nobody"}
+"""The user that an image runs as, where it is not called like the service."""
 
 
 @pytest.fixture
@@ -62,7 +69,7 @@ def test_what_is_published_is_reached_from_this_host_only(file: dict[str, Servic
         name: port for name, service in file.items() for port in service.raw.get("ports", [])
     }
 
-    assert published.keys() == {"api", "flower", "notification-service"}
+    assert published.keys() == {*("api", "flower", "notification-service", "prometheus", "grafana")}
     assert all(port.startswith("127.0.0.1:") for port in published.values())
 
 
@@ -96,7 +103,7 @@ def test_no_service_may_more_than_it_needs(file: dict[str, Service]) -> None:
         assert service.raw["cap_drop"] == ["ALL"], name
         assert service.raw["security_opt"] == ["no-new-privileges:true"], name
         # Images of others would start as root and step down.
-        assert service.is_ours or service.raw["user"] == name, name
+        assert service.is_ours or service.raw["user"] == OF_OTHERS.get(name, name), name
 
 
 def test_files_that_are_mounted_exist(file: dict[str, Service]) -> None:
@@ -157,11 +164,13 @@ def test_every_password_reaches_only_those_who_need_it_and_no_command_line() -> 
         "postgres": {"OWNER_PASSWORD", "APP_PASSWORD", "API_PASSWORD"},
         "redis": {"BROKER_PASSWORD"},
         "migrate": {"OWNER_PASSWORD"},
-        "scheduler": both,
-        "worker": both | {"CELERIAC_AGENTS"},
-        "api": {"API_PASSWORD", "BROKER_PASSWORD"},
+        "scheduler": both | {"METRICS_TOKEN"},
+        "worker": both | {"CELERIAC_AGENTS", "METRICS_TOKEN"},
+        "api": {"API_PASSWORD", "BROKER_PASSWORD", "METRICS_TOKEN"},
         "flower": {"BROKER_PASSWORD", "CELERIAC_FLOWER_AUTH"},
+        "prometheus": set(),  # by a file
+        "grafana": {"GRAFANA_PASSWORD"},
         "order-desk-tables": both,
         "notification-service": set(),
     }
-    assert "secret-" not in str([service.raw["command"] for service in file.values()])
+    assert "secret-" not in str([service.raw.get("command") for service in file.values()])

@@ -40,6 +40,8 @@ PASSWORDS = {
     "BROKER_PASSWORD": "broker07be",
     "API_PASSWORD": "api83c6",
     "CELERIAC_FLOWER_AUTH": "operator:flower4e61",
+    "METRICS_TOKEN": "metrics1f08-0123456789",
+    "GRAFANA_PASSWORD": "grafana77aa",
 }
 
 
@@ -64,6 +66,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
                 "dir /data": f"dir {folder}\nport {redis_port}\nbind 127.0.0.1",
                 "notification-service": "127.0.0.1",
                 "8025": str(free_port()),
+                "9464": "0",  # here all share one address: each takes a free one
                 "5555": str(free_port()),
                 "8080": str(free_port()),
                 "0.0.0.0": "127.0.0.1",  # noqa: S104 - it is what is replaced
@@ -72,7 +75,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
             folder,
         )
         try:
-            host.up("postgres")
+            host.up("postgres", "prometheus", "grafana")
             yield host
         finally:
             host.close()
@@ -223,6 +226,19 @@ def test_flower_answers_only_who_has_the_password(installation: Host) -> None:
     assert httpx2.get(page).status_code == 401
     user, _, password = PASSWORDS["CELERIAC_FLOWER_AUTH"].partition(":")
     assert httpx2.get(page, auth=(user, password), follow_redirects=True).status_code == 200
+
+
+def test_the_api_tells_its_figures_to_whoever_has_the_token(installation: Host) -> None:
+    url = installation.local("http://127.0.0.1:8080/metrics")
+    elsewhere = {"Host": "api:8080"}  # as Prometheus asks, from another container
+    token = {"Authorization": f"Bearer {PASSWORDS['METRICS_TOKEN']}"}
+
+    assert httpx2.get(url, headers=elsewhere).status_code == 401
+    told = httpx2.get(url, headers={**elsewhere, **token}).text
+
+    assert "celeriac_rows_read 1.0" in told
+    assert "celeriac_scheduler_leads 1.0" in told
+    assert 'celeriac_workers{state="alive"} 2.0' in told
 
 
 @pytest.mark.parametrize(
