@@ -13,8 +13,9 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from celeriac.codec import loads_strict
-from celeriac.errors import InvalidInput, Unauthenticated
+from celeriac.errors import InvalidInput
 from celeriac.reports import to_json
+from celeriac_api.authentication import authenticate
 
 
 class JsonRoute(APIRoute):
@@ -24,9 +25,7 @@ class JsonRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def handle_json(request: Request) -> Response:
-            if "authorization" not in request.headers:
-                # Before anything of the body is read: a stranger costs nothing.
-                raise Unauthenticated("send the header `Authorization: Bearer TOKEN`")
+            await authenticate(request)  # before anything of the body: a stranger costs nothing
             strict = _StrictRequest(request.scope, request.receive)
             media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if await strict.body() and media_type != "application/json":

@@ -214,6 +214,14 @@ def test_a_stranger_is_refused_everywhere_and_changes_nothing(scene: Scene) -> N
     assert scene.api.denials() == []
 
 
+def test_of_a_strangers_request_the_body_is_not_looked_at(api: Api) -> None:
+    stranger = api.holder_of("cel_" + "x" * 43)
+
+    for body, media_type in ((b"{", "application/json"), (b"x", "text/plain"), (b"", "")):
+        answer = stranger.post("/v1/runs", content=body, headers={"Content-Type": media_type})
+        assert problem(answer) == (401, "unauthenticated")
+
+
 @pytest.mark.parametrize("why", ["revoked", "expired"])
 def test_a_token_that_is_over_opens_nothing_and_is_noted_once(scene: Scene, why: str) -> None:
     api = scene.api
