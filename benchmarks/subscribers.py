@@ -4,9 +4,10 @@
 
 Needs CELERIAC_DATABASE_URL (migrated) and CELERIAC_BROKER_URL (Redis). First IDLE readers (1,000)
 of runs in which nothing happens, a reader each; then, beside them, a reader for each of ACTIVE (50)
-runs that a worker executes. Prints one JSON line: memory and CPU of the API process and statements
-of the whole database with idle readers, and the milliseconds from an event, by the database's
-clock, to the frame at its reader, the commit in between included.
+runs that a worker executes. Prints one JSON line: memory, CPU and connections of the API process
+and transactions of the whole database with idle readers; then the milliseconds from an event, by
+the database's clock, to the frame at its reader, the commit in between included, and memory and
+connections at that time.
 """
 
 import asyncio
@@ -24,15 +25,18 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from celeriac import Agent
 from celeriac.bench import agents
 from celeriac.bench.processes import Processes, wait_until
 from celeriac.client import Client
 from celeriac.ids import DEFAULT_TENANT, UserId
+from celeriac.scripted import ScriptedModel, say
 from celeriac.settings import settings
 from celeriac.sse import Decoder
 from celeriac_storage import tokens
 from celeriac_storage.database import Database
 
+NOBODYS = Agent("nobodys", ScriptedModel([say("never")]))  # no worker has it: its runs only wait
 IDLE_SECONDS = 10.0
 CONNECT_SECONDS = 120.0
 SETTLE_SECONDS = 12.0  # an idle session tells its statistics ten seconds late
@@ -81,10 +85,17 @@ async def measure(
         "api_rss_mb": round(rss / 2**20, 1),
         "kilobytes_per_reader": round((rss - empty) / 1024 / max(1, len(idle)), 1),
         "api_cpu_percent": round(100 * used / IDLE_SECONDS, 1),
+        "api_connections_to_servers": connections(api),
         "transactions_per_second": round(
             (count_statements(database) - statements) / IDLE_SECONDS, 1
         ),
     }, tasks
+
+
+def connections(api: psutil.Process) -> int:
+    """To PostgreSQL and Redis: those that are not to its own port."""
+    made = api.net_connections()
+    return sum(each.status == psutil.CONN_ESTABLISHED and each.laddr.port != PORT for each in made)
 
 
 def count_statements(database: Database) -> int:
@@ -115,21 +126,26 @@ async def run(idle: int, active: int) -> dict[str, object]:
     ):
         popen = processes.start("-m", "celeriac.cli.main", "api", "--port", str(PORT))
         wait_until(lambda: _listens(popen.pid), 60, "the API to listen")
-        # A worker comes later: until then nothing happens in these.
-        silent = [client.start(agents.throughput, "silent").run_id for _ in range(idle)]
-        cost, tasks = await measure(URL, token, silent, psutil.Process(popen.pid), database)
-        for run_id in silent:
-            client.cancel(run_id)
-        await asyncio.gather(*tasks)
+        api = psutil.Process(popen.pid)
+        silent = [client.start(NOBODYS, "silent").run_id for _ in range(idle)]
+        cost, tasks = await measure(URL, token, silent, api, database)
         processes.start_scheduler()
         worker = processes.start_worker()
         processes.wait_for_workers(worker)
         delays: list[float] = []
         runs = [client.start(agents.throughput, "busy").run_id for _ in range(active)]
         await asyncio.gather(*(read(URL, token, each, delays, set()) for each in runs))
+        busy = {
+            "api_rss_mb_busy": round(api.memory_info().rss / 2**20, 1),
+            "api_connections_to_servers_busy": connections(api),
+        }
+        for run_id in silent:
+            client.cancel(run_id)
+        await asyncio.gather(*tasks)
     centiles = statistics.quantiles(delays, n=100)
     return {
         **cost,
+        **busy,
         "active_runs": active,
         "events": len(delays),
         "event_to_frame_ms": {"p50": round(centiles[49], 1), "p99": round(centiles[98], 1)},

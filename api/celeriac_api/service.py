@@ -1,14 +1,14 @@
 """What all requests of one API process share: its connections, and what is known of them."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from sqlalchemy import Connection
 
 from celeriac.client.first_step import FirstStep
 from celeriac.errors import InvalidInput
-from celeriac.ids import TenantId
+from celeriac.ids import RunId, TenantId
 from celeriac.settings import Settings
 from celeriac_api.jwt_tokens import Issuer
 from celeriac_api.limits import RateLimit
@@ -16,6 +16,8 @@ from celeriac_api.strangers import Strangers
 from celeriac_storage.database import Database
 from celeriac_storage.schema import check_schema
 from celeriac_storage.tenancy import TenantDatabase, may_restrict
+from celeriac_tasks.bell import Bell
+from celeriac_tasks.broker_url import is_redis_url
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,9 @@ class Service:
         self.rate_limit = RateLimit(
             settings.api_requests_per_second, settings.api_burst_requests, broker_url
         )
+        self._bell = (
+            Bell(broker_url) if broker_url is not None and is_redis_url(broker_url) else None
+        )
         self.strangers = Strangers(self.begin, broker_url)
         self.issuer = Issuer.of_settings(settings)
         self._is_restricted: bool | None = None  # unknown until the schema was found right
@@ -52,6 +57,8 @@ class Service:
             self.first_step.close()
         self.rate_limit.close()
         self.strangers.close()
+        if self._bell is not None:
+            self._bell.close()
         self.database.close()
 
     @contextmanager
@@ -59,6 +66,12 @@ class Service:
         """A transaction on the login itself, for what belongs to no tenant."""
         with self.ready().begin() as connection:
             yield connection
+
+    def wake_readers(self, runs: Iterable[RunId]) -> None:
+        """Tell whoever follows these runs, on any API process, that something has committed."""
+        if self._bell is not None:
+            for run_id in runs:
+                self._bell.ring(run_id)
 
     def tenant(self, tenant_id: TenantId, owners: Sequence[str] = ()) -> TenantDatabase:
         """The database as this tenant sees it, with what is remembered of these users."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from celeriac.ids import DEFAULT_TENANT, UserId
 from celeriac_storage import tokens
@@ -80,6 +81,12 @@ class Service:
             "SELECT seq FROM celeriac.events WHERE run_id = %s ORDER BY seq", run_id
         )
         return [seq for (seq,) in rows]
+
+    def listeners(self, run_id: str) -> int:
+        """How many API processes hear this run's bell."""
+        with redis.Redis.from_url(self.stack.broker.url) as client:
+            ((_, count),) = client.pubsub_numsub(f"celeriac:run:{run_id}")
+            return int(count)
 
     def close(self) -> None:
         for subscriber in self._subscribers:

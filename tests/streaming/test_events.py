@@ -268,6 +268,26 @@ def test_many_readers_of_ten_runs_get_what_one_would(service: Service) -> None:
     assert len(read) == 300
 
 
+def test_what_is_asked_over_http_wakes_readers_at_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from celeriac_api.streaming import hub
+    from tests.api.server import serving
+
+    monkeypatch.setattr(hub, "POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(hub, "DEAF_POLL_SECONDS", 3600.0)
+    run_id = start(service.stack)
+    with serving(service.stack.database, service.stack.broker.url) as api:
+        subscriber = service.subscribe(api.url, run_id)
+        subscriber.wait(lambda each: each.names == BEGIN, "the first events")
+        olga = api.holder_of(service.token)
+        eventually(lambda: service.listeners(run_id), what="the API listens for the run")
+
+        olga.post(f"/v1/runs/{run_id}/cancel")
+
+        assert subscriber.wait_for_end().names == [*BEGIN, LAST]
+
+
 def test_a_silent_stream_is_kept_alive(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     from celeriac_api.streaming import routes
     from tests.api.server import serving
