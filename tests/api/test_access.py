@@ -76,6 +76,16 @@ PUBLIC = {
     ("GET", "/metrics"): "guarded in its own way (test_metrics)",
 }
 """What takes no token of the API, and what it tells."""
+SCHEDULES = {
+    ("GET", "/v1/schedules"),
+    ("POST", "/v1/schedules"),
+    ("GET", "/v1/schedules/{}"),
+    ("DELETE", "/v1/schedules/{}"),
+    ("POST", "/v1/schedules/{}/pause"),
+    ("POST", "/v1/schedules/{}/resume"),
+    ("POST", "/v1/schedules/{}/trigger"),
+}
+"""What takes a schedule of its own: who may do it is in tests/api/test_schedules."""
 STRANGERS = {
     "nobody": None,
     "garbage": "Bearer cel_" + "x" * 43,
@@ -156,9 +166,12 @@ def scene(api: Api, database: Database, broker_url: str) -> Iterator[Scene]:
 def test_every_endpoint_is_in_the_table(api: Api) -> None:
     asked = {(each.method, re.sub(r"{.*?}", "{}", each.path)) for each in ENDPOINTS}
 
-    assert asked | PUBLIC.keys() == {route for route in served(api) if not is_page(route[1])}
+    assert asked | PUBLIC.keys() | SCHEDULES == {
+        route for route in served(api) if not is_page(route[1])
+    }
     of_pages = {"list_workers"}  # tests/console
-    assert {each.action for each in ENDPOINTS} - {"list_calls"} == RULES.keys() - of_pages
+    elsewhere = of_pages | {action for action in RULES if "schedule" in action}
+    assert {each.action for each in ENDPOINTS} - {"list_calls"} == RULES.keys() - elsewhere
 
 
 def is_page(path: str) -> bool:
@@ -173,11 +186,9 @@ def test_every_page_but_the_sign_in_takes_a_session(scene: Scene) -> None:
 
     for method, path in pages - {("GET", "/sign-in"), ("POST", "/sign-in")}:
         for cookie in (None, "__Host-celeriac=garbage; celeriac=garbage"):
-            stranger = scene.api.holder_of(None)
-            address = path.replace("{}", scene.names["run"])
-            answer = stranger.request(
-                method, address, headers={} if cookie is None else {"Cookie": cookie}
-            )
+            address = scene.api.url + path.replace("{}", scene.names["run"])
+            headers = {} if cookie is None else {"Cookie": cookie}
+            answer = httpx2.request(method, address, headers=headers, timeout=30)
             assert answer.status_code in (303, 401, 403), (method, path, answer.status_code)
             assert scene.names["approval"] not in answer.text
     assert scene.facts() == before
@@ -209,6 +220,9 @@ def test_a_stranger_is_refused_everywhere_and_changes_nothing(scene: Scene) -> N
             answer = scene.ask(endpoint, person)
             assert problem(answer) == (401, "unauthenticated"), (name, endpoint.action)
             assert answer.headers["www-authenticate"] == 'Bearer realm="celeriac"'
+        for method, path in SCHEDULES:
+            answer = person.request(method, path.replace("{}", "s1"))
+            assert problem(answer) == (401, "unauthenticated"), (name, method, path)
 
     assert scene.facts() == before
     assert scene.api.denials() == []

@@ -113,7 +113,7 @@ def ask(
         for name in case.path_parameters or {}:
             if data.draw(st.booleans(), label="an id that is there"):
                 # The stream of a run that goes on has no end.
-                ids = known[name][-1:] if is_stream else known[name]
+                ids = known[name][-1:] if is_stream else known.get(name, ["s1"])
                 case.path_parameters[name] = data.draw(st.sampled_from(ids))
         case.headers.pop("Authorization", None)
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
