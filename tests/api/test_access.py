@@ -11,7 +11,7 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from celeriac import Approval
-from celeriac.ids import RunId, TokenId, UserId
+from celeriac.ids import DEFAULT_TENANT, RunId, TokenId, UserId
 from celeriac.roles import Role
 from celeriac_api.authorization import RULES
 from celeriac_storage import tokens
@@ -48,6 +48,8 @@ ENDPOINTS = [  # in an order in which each finds the run as it needs it
     Endpoint("list_runs", "GET", "/v1/runs", **LIST),
     Endpoint("show_run", "GET", "/v1/runs/{run}"),
     Endpoint("list_calls", "GET", "/v1/runs/{run}/calls"),
+    Endpoint("show_wait", "GET", "/v1/runs/{run}/wait"),
+    Endpoint("list_requested_calls", "GET", "/v1/calls", other="200", rival="200"),
     Endpoint("show_thread", "GET", "/v1/threads/{thread}"),
     Endpoint("list_approvals", "GET", "/v1/approvals", **LIST),
     # That a proposal waits is no secret to those of the tenant who might have to decide it.
@@ -67,8 +69,25 @@ ENDPOINTS = [  # in an order in which each finds the run as it needs it
     Endpoint("interrupt_run", "POST", "/v1/runs/{run}/interrupt"),
     Endpoint("cancel_run", "POST", "/v1/runs/{run}/cancel"),
     Endpoint("follow_events", "GET", "/v1/runs/{run}/events"),  # now it has an end
+    Endpoint("list_memories", "GET", "/v1/memories", **LIST),
+    Endpoint("show_memory", "GET", "/v1/memories/{namespace}/{memory}?user_id=owner"),
+    Endpoint("list_memory_decisions", "GET", "/v1/memories/decisions", **LIST),
+    Endpoint("export_memories", "GET", "/v1/memories/export?user_id=owner",
+             other="403", rival="200"),  # of that tenant's user of the name: nothing
+    Endpoint("remember", "PUT", "/v1/memories/{namespace}/{memory}",
+             {"value": "front", "user_id": "owner"}, other="403", rival="200"),
+    Endpoint("forget", "DELETE", "/v1/memories/{namespace}/{memory}?user_id=owner",
+             rival="200"),  # what that tenant has just remembered
     Endpoint("start_run", "POST", "/v1/runs", {"agent": "desk", "input": "hello"}, **EVERYBODY),
 ]  # fmt: skip
+ADMINISTRATION = [  # tests/api/test_administration.py says what each answers to whom
+    Endpoint("list_principals", "GET", "/v1/principals"),
+    Endpoint("set_principal", "PUT", "/v1/principals/newcomer", {"roles": ["cashier"]}),
+    Endpoint("list_tokens", "GET", "/v1/tokens"),
+    Endpoint("create_token", "POST", "/v1/tokens", {"user_id": "newcomer"}),
+    Endpoint("revoke_token", "POST", "/v1/tokens/k1/revoke"),
+]
+ALL = [*ENDPOINTS, *ADMINISTRATION]
 PUBLIC = {
     ("GET", "/openapi.json"): "what there is to ask for",
     ("GET", "/healthz"): "that the process lives",
@@ -112,7 +131,7 @@ class Scene:
             endpoint.method,
             endpoint.path.format(**self.names),
             json=body,
-            headers=key("k") if endpoint.method == "POST" else {},
+            headers=key("k") if endpoint.method != "GET" else {},
         )
 
     def told(self, endpoint: Endpoint, person: httpx2.Client) -> str:
@@ -120,8 +139,9 @@ class Scene:
         answer = self.ask(endpoint, person)
         if answer.status_code >= 400 and problem(answer)[1] == "unknown-call":
             return "404: no such call"
-        if endpoint.action in ("list_runs", "list_approvals"):
-            return f"{answer.status_code}: {len(answer.json()[endpoint.action[5:]])}"
+        if endpoint.action.startswith("list_") and not endpoint.action.endswith("_calls"):
+            name = endpoint.action.removeprefix("list_").removeprefix("memory_")
+            return f"{answer.status_code}: {len(answer.json()[name])}"
         return str(answer.status_code)
 
     def facts(self) -> list[tuple[Any, ...]]:
@@ -131,7 +151,10 @@ class Scene:
             *self.api.rows("SELECT approval_id, status FROM celeriac.approvals"),
             *self.api.rows("SELECT reviewer FROM celeriac.approval_decisions"),
             *self.api.rows("SELECT author FROM celeriac.inbox"),
-            *self.api.rows("SELECT key FROM celeriac.idempotency_keys"),
+            *self.api.rows("SELECT key FROM celeriac.idempotency_keys WHERE tenant_id = 'default'"),
+            *self.api.rows(
+                "SELECT version, content FROM celeriac.memories WHERE tenant_id = 'default'"
+            ),
         ]
 
 
@@ -150,6 +173,7 @@ def scene(api: Api, database: Database, broker_url: str) -> Iterator[Scene]:
     run_id = RunId(started.json()["run_id"])
     desk.go_on(run_id)
     (proposal,) = desk.client.approvals(run_id=run_id, by="viewer")
+    assert desk.client.remember("seat", "aisle", user_id="owner", by="owner").store
     yield Scene(
         api,
         desk,
@@ -158,20 +182,27 @@ def scene(api: Api, database: Database, broker_url: str) -> Iterator[Scene]:
             "thread": "chat",
             "approval": proposal.approval_id,
             "hash": proposal.arguments_hash,
+            "namespace": "default",
+            "memory": "seat",
         },
     )
     desk.close()
 
 
 def test_every_endpoint_is_in_the_table(api: Api) -> None:
-    asked = {(each.method, re.sub(r"{.*?}", "{}", each.path)) for each in ENDPOINTS}
+    asked = {(each.method, _without_ids(each.path)) for each in ALL}
 
     assert asked | PUBLIC.keys() | SCHEDULES == {
         route for route in served(api) if not is_page(route[1])
     }
     of_pages = {"list_workers"}  # tests/console
     elsewhere = of_pages | {action for action in RULES if "schedule" in action}
-    assert {each.action for each in ENDPOINTS} - {"list_calls"} == RULES.keys() - elsewhere
+    as_runs = {"list_calls", "show_wait", "list_requested_calls"}
+    assert {each.action for each in ALL} - as_runs == RULES.keys() - elsewhere
+
+
+def _without_ids(path: str) -> str:
+    return re.sub(r"{.*?}|newcomer|k1", "{}", path.partition("?")[0])
 
 
 def is_page(path: str) -> bool:
@@ -216,7 +247,7 @@ def test_a_stranger_is_refused_everywhere_and_changes_nothing(scene: Scene) -> N
         person = scene.api.holder_of(None)
         if header is not None:
             person.headers.update({b"Authorization": header.encode("latin-1")})
-        for endpoint in ENDPOINTS:
+        for endpoint in ALL:
             answer = scene.ask(endpoint, person)
             assert problem(answer) == (401, "unauthenticated"), (name, endpoint.action)
             assert answer.headers["www-authenticate"] == 'Bearer realm="celeriac"'
@@ -243,7 +274,7 @@ def test_a_token_that_is_over_opens_nothing_and_is_noted_once(scene: Scene, why:
     with api.database.begin() as connection:
         if why == "revoked":
             listed = tokens.list_tokens(connection)[-1]
-            tokens.revoke(connection, listed.token_id, UserId("boss"))
+            tokens.revoke(connection, DEFAULT_TENANT, listed.token_id, UserId("boss"))
         else:
             connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
             connection.exec_driver_sql(
@@ -252,7 +283,7 @@ def test_a_token_that_is_over_opens_nothing_and_is_noted_once(scene: Scene, why:
     person = api.holder_of(token)
     before = scene.facts()
 
-    for endpoint in ENDPOINTS:
+    for endpoint in ALL:
         assert problem(scene.ask(endpoint, person)) == (401, "unauthenticated")
 
     assert scene.facts() == before
@@ -335,7 +366,7 @@ def test_revoking_a_token_ends_it_at_once(api: Api) -> None:
     ((token_id,),) = api.rows("SELECT token_id FROM celeriac.tokens")
 
     with api.database.begin() as connection:
-        tokens.revoke(connection, TokenId(token_id), UserId("boss"))
+        tokens.revoke(connection, DEFAULT_TENANT, TokenId(token_id), UserId("boss"))
 
     assert problem(person.get("/v1/runs")) == (401, "unauthenticated")
 
