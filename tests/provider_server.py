@@ -3,15 +3,16 @@
     with ProviderServer([Reply.rate_limited("2"), Reply.text("hello")]) as server:
         model = server.model()
 
-Each request takes the next reply; when there is none left, the last one is given again. What came
-in is kept in `server.requests`; `connections` and `most_at_once` tell how connections were used.
+Each request takes the next reply; when there is none left, the last one is given again. A function
+of the request's body makes its reply instead, where they come in no certain order. What came in is
+kept in `server.requests`; `connections` and `most_at_once` tell how connections were used.
 """
 
 import json
 import socket
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -114,11 +115,12 @@ class Reply:
 class ProviderServer:
     """The server, in threads of its own, listening while it is entered."""
 
-    def __init__(self, replies: Sequence[Reply]) -> None:
+    def __init__(self, replies: Sequence[Reply] | Callable[[dict[str, Any]], Reply]) -> None:
         self.requests: list[dict[str, Any]] = []  # the JSON bodies, in the order of arrival
         self.connections = 0  # accepted so far
         self.most_at_once = 0  # requests in work at the same time
-        self._replies = list(replies)
+        self._choose = replies if callable(replies) else None
+        self._replies = [] if callable(replies) else list(replies)
         self._at_once = 0
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -176,7 +178,10 @@ class ProviderServer:
 
     def arrived(self, request: dict[str, Any]) -> tuple[int, Reply]:
         with self._lock:
-            reply = self._replies[min(len(self.requests), len(self._replies) - 1)]
+            if self._choose is not None:
+                reply = self._choose(request)
+            else:
+                reply = self._replies[min(len(self.requests), len(self._replies) - 1)]
             self.requests.append(request)
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)

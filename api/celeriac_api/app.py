@@ -12,6 +12,7 @@ from celeriac.settings import Settings
 from celeriac_api import (
     access,
     approvals,
+    budgets,
     calls,
     console,
     health,
@@ -39,6 +40,7 @@ ROUTERS = (
     threads.router,
     memories.router,
     access.router,
+    budgets.router,
 )
 """Whatever is here is for callers with a good token only."""
 

@@ -69,6 +69,10 @@ RULES: Mapping[str, Rule] = {
     "list_tokens": Rule(Role.ADMIN, Role.ADMIN),
     "create_token": Rule(Role.ADMIN, Role.ADMIN),
     "revoke_token": Rule(Role.ADMIN, Role.ADMIN),
+    "list_budgets": _OWN,
+    # Nobody raises the limit that is set to himself, unless it is his to set those of all.
+    "set_budget": Rule(Role.OPERATOR, Role.OPERATOR),
+    "top_up_budget": Rule(Role.OPERATOR, Role.OPERATOR),
 }
 """By the name of the endpoint. docs/api.md has it as a table, which a test compares."""
 

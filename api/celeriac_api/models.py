@@ -9,6 +9,7 @@ import operator
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from decimal import Decimal
 from typing import Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin
 
 from pydantic import (
@@ -293,6 +294,37 @@ class ResolveCall(Body):
         return self
 
 
+Amount = Annotated[
+    str,
+    Field(
+        pattern=r"^[0-9]{1,18}(\.[0-9]{1,10})?$",
+        examples=["12.50"],
+        description="As a string, so that it is exact.",
+    ),
+]
+
+
+class SetBudget(Body):
+    """The limits of a budget; one that is not said does not limit anything."""
+
+    hard_limit: Annotated[Amount | None, Field(description="No step begins that may pass it.")] = (
+        None
+    )
+    soft_limit: Annotated[
+        Amount | None, Field(description="The run's history says when it is reached.")
+    ] = None
+    on_exceeded: Annotated[
+        Literal["pause", "fail"],
+        Field(description="Whether a run then waits for a top-up, or ends."),
+    ] = "pause"
+
+
+class TopUp(Body):
+    """What the hard limit grows by."""
+
+    amount: Amount
+
+
 class DecideApproval(Body):
     """What you say about a proposal."""
 
@@ -378,6 +410,8 @@ def _shown(declared: Any) -> Any:
         return list[_shown(arguments[0])]  # type: ignore[misc]  # made while it runs
     if origin in (Mapping, dict):
         return dict[str, _shown(arguments[1])]  # type: ignore[misc]  # made while it runs
+    if declared is Decimal:
+        return str
     return getattr(declared, "__supertype__", declared)
 
 
@@ -398,6 +432,9 @@ WaitModel = model_of(reports.Wait)
 PrincipalModel = model_of(reports.Principal)
 TokenModel = model_of(reports.Token)
 NewTokenModel = model_of(reports.NewToken)
+
+
+BudgetModel = model_of(reports.Budget)
 
 
 class StandsAt(BaseModel):
@@ -435,6 +472,10 @@ class Forgotten(BaseModel):
     """It was there, and is not there any more."""
 
     forgotten: Literal[True]
+
+
+class Budgets(BaseModel):
+    budgets: list[BudgetModel]  # type: ignore[valid-type]  # made while it runs
 
 
 class Calls(BaseModel):

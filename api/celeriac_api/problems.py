@@ -63,6 +63,7 @@ KINDS: Mapping[type[CeleriacError], Kind] = {
     errors.UnknownSchedule: Kind(404, "unknown-schedule", "There is no such schedule"),
     errors.UnknownMemory: Kind(404, "unknown-memory", "Nothing is remembered there"),
     errors.UnknownToken: Kind(404, "unknown-token", "There is no such token"),
+    errors.UnknownBudget: Kind(404, "unknown-budget", "There is no such budget"),
     errors.Conflict: Kind(409, "conflict", "The state of the run does not allow this"),
     errors.RunExists: Kind(409, "run-exists", "A run of this id exists already"),
     errors.ThreadBusy: Kind(409, "thread-busy", "The thread has an active run"),

@@ -9,11 +9,13 @@ if TYPE_CHECKING:
     from celeriac.client import AsyncClient, Client
     from celeriac.conditions import When
     from celeriac.context import ToolContext
+    from celeriac.context_policy import ContextPolicy
     from celeriac.contract import Contract
     from celeriac.errors import ToolError
     from celeriac.external_tools import external_tool
     from celeriac.limits import Limits
     from celeriac.memory import MemoryCandidate, MemoryPolicy
+    from celeriac.price import Price
     from celeriac.rollback import Compensate, InBand
     from celeriac.sleeping import sleep, wake_at
     from celeriac.tools import tool
@@ -24,11 +26,13 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Compensate",
+    "ContextPolicy",
     "Contract",
     "InBand",
     "Limits",
     "MemoryCandidate",
     "MemoryPolicy",
+    "Price",
     "Rule",
     "ToolContext",
     "ToolError",
@@ -45,11 +49,13 @@ _HOMES = {
     "AsyncClient": "celeriac.client",
     "Client": "celeriac.client",
     "Compensate": "celeriac.rollback",
+    "ContextPolicy": "celeriac.context_policy",
     "Contract": "celeriac.contract",
     "InBand": "celeriac.rollback",
     "Limits": "celeriac.limits",
     "MemoryCandidate": "celeriac.memory",
     "MemoryPolicy": "celeriac.memory",
+    "Price": "celeriac.price",
     "Rule": "celeriac.approval",
     "ToolContext": "celeriac.context",
     "ToolError": "celeriac.errors",

@@ -3,18 +3,21 @@
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from celeriac import seconds
 from celeriac.approval import Approval
 from celeriac.codec import JsonValue, dumps
+from celeriac.context_policy import ContextPolicy
 from celeriac.contract import Contract
 from celeriac.errors import InvalidAgent, InvalidInput
 from celeriac.ids import DEFAULT_QUEUE
 from celeriac.limits import Limits
 from celeriac.memory.policy import MemoryPolicy
 from celeriac.memory.tools import memory_tools
+from celeriac.price import Price
 from celeriac.schemas import strict_json
 from celeriac.shapes import Shape
 from celeriac.tools import Tool
@@ -39,6 +42,10 @@ class Agent:
     (`docs/contracts.md`).
     With `memory` it remembers its users across threads, as that policy allows, and has the tools
     `remember`, `recall` and `forget` (`docs/memory.md`).
+    `context` bounds what a model call is sent (`docs/context.md`); by default, `ContextPolicy()`,
+    except for a `ScriptedModel`, which is shown everything. `max_output_tokens` is sent to the
+    model as the most that one answer may have, and reserved of budgets; `price` is for a model that
+    the price table does not know (`docs/budgets.md`).
 
     Raises `InvalidAgent` if the parts contradict each other.
     """
@@ -59,6 +66,9 @@ class Agent:
         stream: bool = False,
         contract: Contract | None = None,
         memory: MemoryPolicy | None = None,
+        context: ContextPolicy | None = None,
+        max_output_tokens: int | None = None,
+        price: Price | None = None,
     ) -> None:
         _check_names(name, model, queue)
         if memory is not None:
@@ -70,6 +80,7 @@ class Agent:
         if step_deadline_seconds is None:
             step_deadline_seconds = longest + STEP_MARGIN_SECONDS
         _check_times(name, think_timeout_seconds, longest, step_deadline_seconds)
+        _check_output(name, max_output_tokens)
         self.name: Final = name
         self.model: Final = model
         self.instructions: Final = instructions
@@ -84,6 +95,9 @@ class Agent:
         self.stream: Final = stream
         self.contract: Final = contract
         self.memory: Final = memory
+        self.context: Final = context
+        self.max_output_tokens: Final = max_output_tokens
+        self.price: Final = price
         self._is_made: Final = True
 
     def __setattr__(self, attribute: str, value: object) -> None:
@@ -162,6 +176,12 @@ class Agent:
             **({"stream": True} if self.stream else {}),
             **({} if self.contract is None else {"contract": self.contract.to_json()}),
             **({"memory": self.memory.to_json()} if self.memory else {}),
+            **({} if self.context is None else {"context": asdict(self.context)}),
+            **(
+                {}
+                if self.max_output_tokens is None
+                else {"max_output_tokens": self.max_output_tokens}
+            ),
         }
 
     @cached_property
@@ -239,6 +259,13 @@ def _check_times(name: str, think_timeout: float, longest: float, step_deadline:
         raise InvalidAgent(
             f"agent {name}: step_deadline_seconds={step_deadline!r} must be longer than the "
             f"longest call of a step, which may take {longest:g} s"
+        )
+
+
+def _check_output(name: str, most: object) -> None:
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
+        raise InvalidAgent(
+            f"agent {name}: max_output_tokens is {most!r}; it must be a whole number above 0"
         )
 
 

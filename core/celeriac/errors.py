@@ -12,6 +12,7 @@
     │   ├── UnknownSchedule
     │   ├── UnknownToken
     │   ├── UnknownMemory
+    │   ├── UnknownBudget
     │   ├── InvalidDecision     without the reason or the answers that are asked for
     │   ├── InvalidReceipt      what another process says that a call did to files
     │   └── KeyReused           an idempotency key that belongs to another request
@@ -90,6 +91,10 @@ class UnknownToken(InvalidInput):
 
 class UnknownMemory(InvalidInput):
     """Nothing is remembered under that key, or it is another user's, which is not told."""
+
+
+class UnknownBudget(InvalidInput):
+    """There is no such budget."""
 
 
 class InvalidDecision(InvalidInput):

@@ -7,6 +7,7 @@ repository read them. Times are UTC; `to_json` writes them as ISO 8601.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
@@ -138,6 +139,22 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """What runs may use together, and what they have used. Amounts are exact: strings in JSON."""
+
+    scope: str  # tenant, user, thread or run
+    subject: str  # its id
+    measure: str  # tokens, usd, steps, tool_calls or seconds
+    soft_limit: Decimal | None
+    hard_limit: Decimal | None
+    on_exceeded: str  # pause or fail
+    used: Decimal
+    reserved: Decimal  # by calls that are being made, and by those of which nobody knows
+    in_doubt: Decimal  # the part of it that no call in progress holds
+    waiting_runs: int
+
+
+@dataclass(frozen=True, slots=True)
 class Principal:
     """A person as far as decisions go."""
 
@@ -174,6 +191,16 @@ class Contract:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """What a run's model calls took so far."""
+
+    input_tokens: int
+    output_tokens: int
+    usd: Decimal  # of the calls whose price is known; a string in JSON
+    unpriced_calls: int  # answered ones whose price nobody knows
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One run with all that came of it so far."""
 
@@ -204,6 +231,7 @@ class Run:
     start_at: datetime | None  # of a delayed run
     deadline_at: datetime | None
     contract: Contract | None  # what it has to meet before it completes
+    use: Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +450,8 @@ def to_json(value: object) -> JsonValue:
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, Enum):
         return cast(JsonValue, value.value)
+    if isinstance(value, Decimal):
+        return f"{value.normalize():f}"
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -34,6 +34,7 @@ class Phase(StrEnum):
     WAITING_USER = "waiting_user"
     WAITING_THREAD = "waiting_thread"
     WAITING_WORKER = "waiting_worker"
+    WAITING_BUDGET = "waiting_budget"
 
 
 ApprovalStatus = Literal[
@@ -110,6 +111,7 @@ PHASES: dict[RunStatus, frozenset[Phase]] = {
             Phase.WAITING_USER,
             Phase.WAITING_THREAD,
             Phase.WAITING_WORKER,
+            Phase.WAITING_BUDGET,
         }
     ),
     RunStatus.NEEDS_ATTENTION: frozenset(

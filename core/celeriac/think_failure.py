@@ -81,6 +81,21 @@ _TRANSIENT = frozenset(
     }
 )
 
+UNBILLED = frozenset(
+    {
+        ThinkFailureKind.RATE_LIMITED,
+        ThinkFailureKind.SERVER_ERROR,
+        ThinkFailureKind.CONTEXT_TOO_LONG,
+        ThinkFailureKind.QUOTA_EXCEEDED,
+        ThinkFailureKind.BAD_REQUEST,
+        ThinkFailureKind.AUTHENTICATION,
+        ThinkFailureKind.PERMISSION,
+        ThinkFailureKind.NOT_FOUND,
+    }
+)
+"""With these the provider has refused the request, and bills nobody for it. After all others nobody
+can know, unless there is a response."""
+
 # Subclasses before their bases.
 _KIND_BY_TYPE: tuple[tuple[type[BaseException], ThinkFailureKind], ...] = (
     (ModelRateLimitError, ThinkFailureKind.RATE_LIMITED),

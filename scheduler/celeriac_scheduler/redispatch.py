@@ -8,7 +8,7 @@ from celeriac.settings import Settings
 from celeriac.testpoints import reach
 from celeriac_scheduler import figures
 from celeriac_scheduler.outlet import Outlet
-from celeriac_storage import dispatch, threads, timers, waking, workers
+from celeriac_storage import budgets, dispatch, threads, timers, waking, workers
 from celeriac_storage.database import Database
 from celeriac_tasks.broker import Broker
 
@@ -85,6 +85,12 @@ class Redispatch:
         with self._database.begin() as connection:
             workers.wake_waiting(connection)
             waking.park_without_worker(connection)
+
+    def mind_budgets(self) -> None:
+        """Queue the runs for which their budgets have room again."""
+        with self._database.connect() as connection:
+            due = budgets.wake_for_room(connection)
+        self._outlet.publish(due)
 
     def mind_threads(self) -> None:
         """Wake threads in which a run waits for nobody."""

@@ -114,6 +114,7 @@ class Scheduler:
             Duty(failover.take_back_overdue, MIND_SECONDS),
             Duty(redispatch.mind_workers, MIND_SECONDS),
             Duty(redispatch.mind_threads, MIND_SECONDS),
+            Duty(redispatch.mind_budgets, MIND_SECONDS),
             Duty(partial(expire_proposals, self._database), MIND_SECONDS),
             Duty(partial(prune_expired, self._database), PRUNE_SECONDS),
             Duty(partial(end_overdue, self._database), END_OVERDUE_SECONDS),

@@ -26,6 +26,7 @@ from celeriac.ids import (
 )
 from celeriac.limits import Use
 from celeriac.states import Phase
+from celeriac_storage.budget_limits import HAS_BUDGETS
 from celeriac_storage.database import fetch_row
 from celeriac_storage.requests import cancel_as_asked
 
@@ -76,6 +77,8 @@ class Claim:
     child_use: Use = field(default_factory=Use)  # of its children that have ended
     contract: dict[str, JsonValue] | None = None  # to be met before the run completes
     traceparent: str | None = None  # of whoever started it
+    is_budgeted: bool = False  # what it uses is counted, and may be refused
+    selection: dict[str, JsonValue] | None = None  # that an attempt before has perhaps sent
 
 
 _REQUESTS = """
@@ -112,7 +115,9 @@ RETURNING
     CASE WHEN run.step = 0 THEN input END, started_at + waited, step_started_at,
     kind = 'rollback', deadline_at, parent_call_id IS NOT NULL, depth, parent_run_id,
     history_until, children_started, child_steps_used, child_tool_calls_used, child_tokens_used,
-    contract, traceparent
+    contract, traceparent, {HAS_BUDGETS},
+    CASE WHEN phase = 'waiting_model' THEN (SELECT selection FROM celeriac.selections AS kept
+        WHERE kept.run_id = run.run_id AND kept.step = run.step) END
 """
 
 
@@ -156,7 +161,7 @@ def claim(
         tool_calls_used, input_tokens_used, output_tokens_used, limits,
         input_, working_since, step_started_at, is_rollback, deadline_at, is_child, depth,
         parent_run_id, history_until, children_started, child_steps, child_tool_calls,
-        child_tokens, contract, traceparent,
+        child_tokens, contract, traceparent, is_budgeted, selection,
     ) = row  # fmt: skip
     return Claim(
         run_id, step, token, worker_id, epoch, Phase(phase), agent, agent_hash, tenant_id, user_id,
@@ -166,6 +171,7 @@ def claim(
         step_started_at, is_rollback, is_overdue, deadline_at, is_child, depth, parent_run_id,
         history_until, children_started,
         Use(child_steps, child_tool_calls, input_tokens=child_tokens), contract, traceparent,
+        is_budgeted, selection,
     )  # fmt: skip
 
 

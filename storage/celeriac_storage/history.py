@@ -29,6 +29,7 @@ class StoredResult:
 class StoredMessage:
     """One message; of role `results`, the body only names the calls and `results` has them."""
 
+    run_id: RunId
     position: int
     role: str
     body: dict[str, JsonValue]
@@ -45,7 +46,8 @@ _RUNS_OF_THREAD = """
 """
 
 _MESSAGES = """
-SELECT message.position, message.role, message.body, CASE WHEN message.role = 'results' THEN (
+SELECT message.run_id, message.position, message.role, message.body,
+    CASE WHEN message.role = 'results' THEN (
     SELECT jsonb_agg(jsonb_build_array(effect.call_id, effect.provider_call_id, effect.tool,
         coalesce(convert_from(artifact.content, 'UTF8')::jsonb, effect.result),
         effect.error) ORDER BY effect.step, effect.call_index)
@@ -63,7 +65,7 @@ def load_messages(
 ) -> list[StoredMessage]:
     """The run's own messages from `from_position` on, in order."""
     rows = connection.exec_driver_sql(
-        _MESSAGES + "WHERE message.run_id = %s AND message.position >= %s ORDER BY 1",
+        _MESSAGES + "WHERE message.run_id = %s AND message.position >= %s ORDER BY 2",
         (run_id, from_position),
     )
     return [_message(row) for row in rows]
@@ -76,6 +78,25 @@ def load_input(connection: Connection, run_id: RunId) -> JsonValue:
     return value
 
 
+def load_ranges(
+    connection: Connection, ranges: Sequence[tuple[RunId, int, int]]
+) -> list[StoredMessage]:
+    """The messages from the first position to before the second of each run, in this order."""
+    runs, begins, ends = zip(*ranges, strict=True)
+    rows = connection.exec_driver_sql(
+        _MESSAGES
+        + """
+        JOIN unnest(%s::text[], %s::int[], %s::int[]) WITH ORDINALITY
+            AS wanted (run_id, begin_at, end_at, number)
+            ON message.run_id = wanted.run_id AND message.position >= wanted.begin_at
+                AND message.position < wanted.end_at
+        ORDER BY wanted.number, message.position
+        """,
+        (list(runs), list(begins), list(ends)),
+    )
+    return [_message(row) for row in rows]
+
+
 def last_answer(connection: Connection, run_id: RunId) -> int:
     """The position of the model's last answer: how many messages the run had before it."""
     position: int = connection.exec_driver_sql(
@@ -85,11 +106,11 @@ def last_answer(connection: Connection, run_id: RunId) -> int:
     return position
 
 
-def load_inherited_messages(connection: Connection, claim: Claim) -> list[StoredMessage]:
-    """What was said before a run of a hand-off began, in order: by those that handed it on, and
-    in their thread before."""
-    chain: list[tuple[str, int]] = []
-    run_id, until = claim.parent_run_id, claim.history_until
+def givers(connection: Connection, claim: Claim) -> tuple[list[tuple[RunId, int]], int]:
+    """Of a run of a hand-off, the runs that handed it on, the last one first, each with how many of
+    its messages were said by then; and the place in the thread of the first of them."""
+    chain: list[tuple[RunId, int]] = []
+    run_id, until, position = claim.parent_run_id, claim.history_until, claim.thread_position
     while run_id is not None and until is not None:
         chain.append((run_id, until))
         run_id, until, position = connection.exec_driver_sql(
@@ -97,41 +118,45 @@ def load_inherited_messages(connection: Connection, claim: Claim) -> list[Stored
             " WHERE run_id = %s",
             (run_id,),
         ).one()
-    if not chain:
-        return []
-    inherited = _messages_before(connection, claim, position)
-    for giver, count in reversed(chain):
-        inherited += load_messages(connection, RunId(giver))[:count]
-    return inherited
+    return chain, position or 0
 
 
-def load_thread_messages(connection: Connection, claim: Claim) -> list[StoredMessage]:
-    """What earlier runs of the thread said, in order. They are read where they are, never copied.
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """A run of the same thread that its later runs are told of."""
+
+    run_id: RunId
+    thread_position: int
+    message_count: int
+
+
+def earlier_runs(connection: Connection, claim: Claim, before: int, limit: int) -> list[EarlierRun]:
+    """The runs of the thread whose messages come before those of position `before`, the latest
+    first. Messages are read where they are, never copied.
 
     Only completed root runs: another one may have stopped between a tool call and its result, and
     providers refuse a conversation with an unanswered call.
     """
-    if claim.history_until is not None:
-        return load_inherited_messages(connection, claim)
-    return _messages_before(connection, claim, claim.thread_position)
-
-
-def _messages_before(
-    connection: Connection, claim: Claim, position: int | None
-) -> list[StoredMessage]:
-    if not position:
-        return []
     rows = connection.exec_driver_sql(
-        _MESSAGES
-        + """
-        JOIN celeriac.runs AS run ON run.run_id = message.run_id
-        WHERE run.tenant_id = %s AND run.thread_id = %s AND run.thread_position < %s
-            AND run.status = 'completed' AND run.kind <> 'rollback'
-        ORDER BY run.thread_position, message.position
+        """
+        SELECT run_id, thread_position, message_count FROM celeriac.runs
+        WHERE tenant_id = %s AND thread_id = %s AND thread_position < %s
+            AND status = 'completed' AND kind <> 'rollback'
+        ORDER BY thread_position DESC LIMIT %s
         """,
-        (claim.tenant_id, claim.thread_id, position),
+        (claim.tenant_id, claim.thread_id, before, limit),
     )
-    return [_message(row) for row in rows]
+    return [EarlierRun(RunId(row[0]), row[1], row[2]) for row in rows]
+
+
+def latest_prompt(connection: Connection, run_id: RunId, before: int) -> int | None:
+    """The position of the latest message before `before` that a user said in the run."""
+    row: Any = connection.exec_driver_sql(
+        "SELECT max(position) FROM celeriac.messages"
+        " WHERE run_id = %s AND role = 'user' AND position < %s",
+        (run_id, before),
+    ).fetchone()
+    return None if row is None else row[0]
 
 
 def load_seen(connection: Connection, claim: Claim) -> Seen:
@@ -175,11 +200,13 @@ def load_seen(connection: Connection, claim: Claim) -> Seen:
 
 
 def _message(row: Sequence[object]) -> StoredMessage:
-    position, role, body, results = row
+    run_id, position, role, body, results = row
+    assert isinstance(run_id, str)
     assert isinstance(position, int)
     assert isinstance(role, str)
     assert isinstance(body, dict), f"message {position} was erased"
     return StoredMessage(
+        RunId(run_id),
         position,
         role,
         body,

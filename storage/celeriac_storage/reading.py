@@ -30,6 +30,7 @@ from celeriac.reports import (
     RunLine,
     Step,
     Thread,
+    Use,
     Wait,
     Worker,
 )
@@ -152,6 +153,7 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
         start_at,
         deadline_at,
         None if contract is None else _contract(connection, run_id, contract),
+        _use(connection, run_id),
     )
 
 
@@ -442,3 +444,13 @@ def read_wait(connection: Connection, run_id: RunId) -> Wait:
         unknown,
         last_event_seq,
     )
+
+
+def _use(connection: Connection, run_id: RunId) -> Use:
+    row = connection.exec_driver_sql(
+        "SELECT coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0),"
+        " coalesce(sum(cost), 0), count(*) FILTER (WHERE cost IS NULL AND outcome = 'answered')"
+        " FROM celeriac.model_calls WHERE run_id = %s",
+        (run_id,),
+    ).one()
+    return Use(int(row[0]), int(row[1]), row[2], row[3])

@@ -3,13 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 
+from celeriac.budget import Use
 from celeriac.codec import JsonValue
 from celeriac.ids import CallId, RunId
 from celeriac.rollback import Rollback
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac_storage.approvals import Proposal
 from celeriac_storage.dispatch import Due
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitedRoom:
+    """What a run waits for that its budget refuses."""
+
+    budget_id: int
+    needed: Decimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +33,7 @@ class Next:
     result: JsonValue = None  # only for `completed`, which always has one
     error: dict[str, JsonValue] | None = None
     wake_after_seconds: float | None = None
+    budget: "AwaitedRoom | None" = None  # only for `waiting_budget`
 
     @property
     def releases_thread(self) -> bool:
@@ -57,6 +68,16 @@ class Next:
     def waiting_for_user(cls, resume_phase: Phase) -> "Next":
         """Interrupted: until the user says something."""
         return cls(RunStatus.PAUSED, Phase.WAITING_USER, resume_phase=resume_phase)
+
+    @classmethod
+    def waiting_for_budget(cls, budget_id: int, needed: Decimal, resume_phase: Phase) -> "Next":
+        """Until so much is left of the budget."""
+        return cls(
+            RunStatus.PAUSED,
+            Phase.WAITING_BUDGET,
+            resume_phase=resume_phase,
+            budget=AwaitedRoom(budget_id, needed),
+        )
 
     @classmethod
     def failed(cls, outcome: str, error: dict[str, JsonValue]) -> "Next":
@@ -149,7 +170,9 @@ class ModelCall:
     error: dict[str, JsonValue] | None = None
     prompt_hash: str | None = None  # these two only if they are not the run's own
     tools_hash: str | None = None
-    selection: dict[str, JsonValue] | None = None  # what it was shown besides the messages
+    cost: Decimal | None = None  # in US dollars; None: unknown
+    selection: dict[str, JsonValue] | None = None  # None: everything was sent
+    is_metered: bool = True  # whether the tokens and the cost are what the provider bills
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +201,7 @@ class StepRecord:
     agent_hash: str | None = None
     tools_hash: str | None = None
     prompt_hash: str | None = None
+    budget_use: Use | None = None  # None: nobody counts what the run uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,3 +213,4 @@ class Committed:
     committed_at: datetime
     last_event_seq: int
     parent_step: Due | None = None  # of the run that waited for this one; to be published
+    is_budgeted: bool = False  # for the step after it, under a claim that is kept

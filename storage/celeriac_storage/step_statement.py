@@ -7,6 +7,8 @@ from what that update returns.
 from functools import cache
 
 from celeriac_storage import approvals
+from celeriac_storage.budget_limits import HAS_BUDGETS
+from celeriac_storage.budgets import SETTLE
 from celeriac_storage.settling import NEXT_ENTRY
 
 _RUN = """
@@ -35,7 +37,7 @@ WITH run AS (
         finished_at = CASE WHEN %(is_terminal)s THEN clock_timestamp() END
     WHERE run_id = %(run_id)s AND step = %(step)s AND status = 'running' AND {fence}
         AND request_version = %(request_version)s
-    RETURNING run_id, step, status, message_count, last_event_seq, worker_id, epoch,
+    RETURNING run_id, {owners}step, status, message_count, last_event_seq, worker_id, epoch,
         clock_timestamp() AS committed_at
 )"""
 
@@ -174,15 +176,21 @@ _ATTEMPTS = f""", attempt AS (
 
 _MODEL_CALL = """, model_call AS (
     INSERT INTO celeriac.model_calls (run_id, step, attempt, model, message_count, outcome, error,
-        input_tokens, output_tokens, usage, selection, prompt_hash, tools_hash, started_at)
+        input_tokens, output_tokens, usage, prompt_hash, tools_hash, started_at, cost, selection)
     SELECT run_id, %(step)s, %(model_attempt)s, %(model)s, %(model_messages)s, %(model_outcome)s,
         %(model_error)s::jsonb, %(input_tokens)s, %(output_tokens)s, %(usage)s::jsonb,
-        %(selection)s::jsonb, %(call_prompt_hash)s, %(call_tools_hash)s, %(model_started_at)s
+        %(call_prompt_hash)s, %(call_tools_hash)s, %(model_started_at)s, %(cost)s,
+        %(selection)s::jsonb
     FROM run
 )"""
 
+_AWAITED = " awaited_budget_id = %(awaited_budget_id)s, awaited_amount = %(awaited_amount)s,"
+
+# For a claim that is kept, which is not asked for again: a budget may be new.
+_OWNERS = "tenant_id, user_id, thread_id, "
+
 _END = """
-SELECT step, status, committed_at, last_event_seq{checks} FROM run
+SELECT step, status, committed_at, last_event_seq, {is_budgeted}{checks} FROM run
 """
 
 # Under our claim nobody else moves an effect; if one is not in the state we saw, stop everything.
@@ -219,6 +227,9 @@ def statement(
     settled: bool,
     attempts: bool,
     model_call: bool,
+    keeps_claim: bool,
+    budgeted: bool,
+    awaits_budget: bool,
 ) -> str:
     """Only the parts that this kind of step writes: each table opened costs a few microseconds.
 
@@ -228,7 +239,10 @@ def statement(
     statement = (
         _RUN.format(
             fence=fence,
-            more=" words_waiting = 0," * heard + " interrupt_requested_at = NULL," * interrupted,
+            owners=_OWNERS * keeps_claim,
+            more=" words_waiting = 0," * heard
+            + " interrupt_requested_at = NULL," * interrupted
+            + _AWAITED * awaits_budget,
         )
         + _CHECKPOINT * checkpoint
         + _MESSAGES * messages
@@ -248,6 +262,8 @@ def statement(
             + _PROPOSED_CHECK * proposed
             + _UNDO_CHECK * undos
             + _HEARD_CHECK * heard
+            + SETTLE * budgeted,
+            is_budgeted=HAS_BUDGETS if keeps_claim else "false",
         )
     )
     return _packed(statement)

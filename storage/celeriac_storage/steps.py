@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from celeriac.codec import JsonValue, dumps
 from celeriac.states import EffectState, Phase, RunStatus
 from celeriac_storage import children
+from celeriac_storage.budgets import settle_parameters
 from celeriac_storage.claims import Claim, refusal
 from celeriac_storage.database import fetch_row
 from celeriac_storage.step_record import (
@@ -68,6 +69,9 @@ def commit(
             bool(record.settled),
             any(effect.is_attempt for effect in record.settled),
             record.model_call is not None,
+            keep_claim_seconds is not None,
+            record.budget_use is not None,
+            record.next.budget is not None,
         ),
         _parameters(claim, record, keep_claim_seconds),
     )
@@ -76,7 +80,7 @@ def commit(
     parent_step = None
     if claim.is_child and record.next.status.is_terminal:
         parent_step = children.report_end(connection, claim.run_id, is_published=True)
-    committed = Committed(row[0], RunStatus(row[1]), row[2], row[3], parent_step)
+    committed = Committed(row[0], RunStatus(row[1]), row[2], row[3], parent_step, row[4])
     if record.next.releases_thread:
         wake_next_of_thread(connection, claim.tenant_id, claim.thread_id)
     return committed
@@ -145,6 +149,13 @@ def _parameters(
     if record.settled:
         parameters["settled"] = dumps([_settled_row(effect) for effect in record.settled])
         parameters["settled_count"] = len(record.settled)
+    if record.budget_use is not None:
+        parameters |= settle_parameters(record.budget_use)
+    if following.budget is not None:
+        parameters |= {
+            "awaited_budget_id": following.budget.budget_id,
+            "awaited_amount": following.budget.needed,
+        }
     if record.model_call is not None:
         parameters |= _model_call_parameters(record.model_call)
     return parameters
@@ -229,6 +240,7 @@ def _model_call_parameters(call: ModelCall) -> dict[str, Any]:
         "call_prompt_hash": call.prompt_hash,
         "call_tools_hash": call.tools_hash,
         "model_started_at": call.started_at,
+        "cost": call.cost,
     }
 
 

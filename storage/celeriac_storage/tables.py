@@ -155,6 +155,8 @@ runs = Table(
     Column("child_tool_calls_used", Integer, nullable=False),
     Column("child_tokens_used", BigInteger, nullable=False),
     Column("contract", JSONB(none_as_null=True)),
+    Column("awaited_budget_id", BigInteger),
+    Column("awaited_amount", Numeric),
 )
 
 checkpoints = Table(
@@ -287,6 +289,65 @@ model_calls = Table(
     Column("cost", Numeric),
     Column("started_at", _TIME, nullable=False),
     Column("finished_at", _TIME, nullable=False),
+)
+
+selections = Table(
+    "selections",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("step", Integer, primary_key=True, autoincrement=False),
+    Column("selection", JSONB, nullable=False),
+    Column("at", _TIME, nullable=False),
+)
+
+budgets = Table(
+    "budgets",
+    metadata,
+    Column("budget_id", BigInteger, Identity(always=True), primary_key=True),
+    Column("tenant_id", Text, nullable=False),
+    Column("scope", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("measure", Text, nullable=False),
+    Column("soft_limit", Numeric),
+    Column("hard_limit", Numeric),
+    Column("on_exceeded", Text, nullable=False),
+    Column("used", Numeric, nullable=False),
+    Column("reserved", Numeric, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("warned_at", _TIME),
+    Column("created_at", _TIME, nullable=False),
+)
+
+budget_entries = Table(
+    "budget_entries",
+    metadata,
+    Column("budget_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("tenant_id", Text, nullable=False),
+    Column("run_id", Text, primary_key=True),
+    Column("step", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", Integer, primary_key=True, autoincrement=False),
+    Column("reserved", Numeric, nullable=False),
+    Column("used", Numeric),
+    Column("hard_limit", Numeric),
+    Column("reserved_seq", BigInteger, nullable=False),
+    Column("settled_seq", BigInteger),
+    Column("reserved_at", _TIME, nullable=False),
+    Column("settled_at", _TIME),
+)
+
+budget_changes = Table(
+    "budget_changes",
+    metadata,
+    Column("budget_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("tenant_id", Text, nullable=False),
+    Column("amount", Numeric),
+    Column("soft_limit", Numeric),
+    Column("hard_limit", Numeric),
+    Column("on_exceeded", Text, nullable=False),
+    Column("key", Text),
+    Column("by", Text, nullable=False),
+    Column("at", _TIME, nullable=False),
 )
 
 principals = Table(

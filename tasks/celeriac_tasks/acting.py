@@ -26,8 +26,8 @@ from celeriac_storage.history import StoredResult
 from celeriac_storage.step_record import Event, Message, Next, SettledEffect, StepRecord
 from celeriac_tasks import approving, undoing
 from celeriac_tasks.calling import Outcome, Raised, Returned, call_here, call_in_time
-from celeriac_tasks.conversation import call_result
 from celeriac_tasks.loaded_agent import LoadedAgent
+from celeriac_tasks.lookback import call_result
 from celeriac_tasks.memorizing import RunMemories
 from celeriac_tasks.transition import Transition
 

@@ -8,26 +8,24 @@ from pydantic_ai.messages import ModelMessage
 from sqlalchemy import Connection
 
 from celeriac.ids import CallId, RunId
-from celeriac.messages import CallResult, load_message, results_message
+from celeriac.selection import Place
 from celeriac.states import EffectState
+from celeriac.token_count import message_tokens
 from celeriac_storage.claims import Claim
 from celeriac_storage.effects import Effect
-from celeriac_storage.history import (
-    StoredMessage,
-    StoredResult,
-    load_messages,
-    load_thread_messages,
-)
+from celeriac_storage.history import load_messages
+from celeriac_tasks.lookback import load_end, placed
 
 CACHED_CONVERSATIONS = 256
 """Conversations one process keeps; one more costs a run its next load, nothing else."""
 
 
 class Conversation:
-    """What the model is shown: the thread's earlier messages and the run's own up to `position`."""
+    """What there is to show the model: the thread's earlier messages and the run's own up to
+    `position`; of a long one, the end of it that can fit, and the prompts that stay."""
 
     def __init__(self) -> None:
-        self.messages: list[ModelMessage] = []
+        self.places: list[Place] = []
         self.position = 0  # in the run's log, of the next message that is not in here
         self._is_fresh = True
         self._pending: Sequence[Effect] = ()
@@ -55,20 +53,22 @@ class Conversation:
             return self._pending
         return None
 
-    def catch_up(self, connection: Connection, claim: Claim) -> None:
-        """Read what the database has and this does not."""
+    def catch_up(self, connection: Connection, claim: Claim, room: int | None) -> None:
+        """Read what the database has and this does not: all of it, or without anything yet, from
+        the end back as much as can fit into `room` tokens."""
         if self._is_fresh:
-            earlier = load_thread_messages(connection, claim)
-            self.messages.extend(_parsed(stored) for stored in earlier)
+            self.places = load_end(connection, claim, room)
             self._is_fresh = False
-        if self.position < claim.message_count:
-            new = load_messages(connection, claim.run_id, self.position)
-            self.extend([_parsed(stored) for stored in new])
+        elif self.position < claim.message_count:
+            self.places += placed(load_messages(connection, claim.run_id, self.position))
+        self.position = claim.message_count
 
-    def extend(self, messages: Sequence[ModelMessage]) -> None:
+    def extend(self, run_id: RunId, messages: Sequence[ModelMessage]) -> None:
         """Append the next messages of the run itself."""
-        self.messages.extend(messages)
-        self.position += len(messages)
+        for message in messages:
+            place = Place(run_id, self.position, message, message_tokens(message))
+            self.places.append(place)
+            self.position += 1
 
 
 class ConversationCache:
@@ -103,18 +103,3 @@ def pending_calls(claim: Claim) -> list[CallId]:
     pending = claim.state.get("pending", [])
     assert isinstance(pending, list)
     return [CallId(str(call)) for call in pending]
-
-
-def call_result(stored: StoredResult) -> CallResult:
-    """What the model reads of a settled call: its result, or the error in words."""
-    if stored.error is None:
-        return CallResult(stored.provider_call_id, stored.tool, stored.result, is_error=False)
-    return CallResult(
-        stored.provider_call_id, stored.tool, stored.error.get("message"), is_error=True
-    )
-
-
-def _parsed(stored: StoredMessage) -> ModelMessage:
-    if stored.role == "results":
-        return results_message([call_result(result) for result in stored.results])
-    return load_message(stored.body)

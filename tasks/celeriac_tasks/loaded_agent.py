@@ -8,7 +8,11 @@ from pydantic_ai.models import Model
 from pydantic_ai.tools import ToolDefinition
 
 from celeriac.agent import Agent
+from celeriac.context_policy import LEAST_TOKENS, ContextPolicy
+from celeriac.errors import InvalidAgent
 from celeriac.models import resolve_model
+from celeriac.scripted import ScriptedModel
+from celeriac.token_count import json_tokens, text_tokens
 from celeriac.tools import Tool
 from celeriac.undo_tool import undo_tool
 
@@ -23,6 +27,8 @@ class LoadedAgent:
     agent_hash: str
     tools_hash: str
     prompt_hash: str
+    fixed_tokens: int = 0  # of every question: the instructions and the tools, as estimated
+    room: int | None = None  # tokens that are left for messages; None: they are all sent
 
     def for_rollback(self) -> "LoadedAgent":
         """The same with what takes calls back in the place of what makes them."""
@@ -30,14 +36,40 @@ class LoadedAgent:
 
 
 def load_agent(agent: Agent) -> LoadedAgent:
-    """Raises `InvalidAgent` if the model's name or its key is no good."""
+    """Raises `InvalidAgent` if the model's name or its key is no good, or no question fits."""
+    model = resolve_model(agent.model)
+    definitions = [tool.definition() for tool in agent.tools]
+    fixed_tokens = text_tokens(agent.instructions) + sum(
+        text_tokens(f"{each.name}{each.description or ''}")
+        + json_tokens(each.parameters_json_schema)
+        for each in definitions
+    )
     return LoadedAgent(
         agent=agent,
-        model=resolve_model(agent.model),
+        model=model,
         tools={tool.name: tool for tool in agent.tools},
         undos={undo.name: undo for tool in agent.tools if (undo := undo_tool(tool)) is not None},
-        definitions=[tool.definition() for tool in agent.tools],
+        definitions=definitions,
         agent_hash=agent.agent_hash,
         tools_hash=agent.tools_hash,
         prompt_hash=agent.prompt_hash,
+        fixed_tokens=fixed_tokens,
+        room=_room(agent, model, fixed_tokens),
     )
+
+
+def _room(agent: Agent, model: Model, fixed_tokens: int) -> int | None:
+    policy = agent.context
+    if policy is None:
+        # A script that counts its turns must see all of them.
+        policy = None if isinstance(model, ScriptedModel) else ContextPolicy()
+    if policy is None:
+        return None
+    room = policy.max_tokens - fixed_tokens
+    if room < LEAST_TOKENS // 2:
+        raise InvalidAgent(
+            f"agent {agent.name}: its instructions and tools take about {fixed_tokens} tokens of "
+            f"the {policy.max_tokens} that its context allows, so that no conversation fits; allow "
+            "more with context=ContextPolicy(max_tokens=...)"
+        )
+    return room

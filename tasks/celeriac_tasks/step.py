@@ -15,12 +15,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pydantic_ai.messages import ModelMessage
 from sqlalchemy import Connection
 
 from celeriac.errors import DatabaseUnavailable, Fenced
 from celeriac.ids import ClaimToken, RunId
 from celeriac.limits import Limits
+from celeriac.selection import ContextTooLong
 from celeriac.sleeping import wait_of
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
@@ -43,6 +43,7 @@ from celeriac_tasks import (
     undoing,
 )
 from celeriac_tasks.acting import Acting, Batch, next_batch
+from celeriac_tasks.allotment import Allotment
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE
 from celeriac_tasks.conversation import Conversation, pending_calls
 from celeriac_tasks.external_call import ExternalCall
@@ -50,7 +51,8 @@ from celeriac_tasks.heeding import heeding
 from celeriac_tasks.late_reports import committed_after_all
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.requesting import WAIT_FOR_CHILDREN, WAIT_FOR_RESULTS
-from celeriac_tasks.thinking import think
+from celeriac_tasks.selecting import question_of
+from celeriac_tasks.thinking import think, unaskable
 from celeriac_tasks.transacting import commit_with_tool
 from celeriac_tasks.transition import Transition
 from celeriac_tasks.withdrawing import withdrawn
@@ -173,6 +175,7 @@ class _Step:
         self._keep_claim_seconds = self._deadline_seconds if may_keep_claim else None
         self._record: StepRecord | None = None
         self._requested: Sequence[Effect] = ()  # whose results another process is to submit
+        self._allotment = Allotment(worker, loaded)
         self._was_asked = False  # for something, after the record to commit was made
         self.due: Sequence[Due] = ()  # steps of other runs, to be published after the commit
 
@@ -186,7 +189,7 @@ class _Step:
                 # Asked for something before anything was done: begin again, knowing of it.
                 self._claim = changed.claim
         if self._conversation.has_all(self._claim):
-            self._conversation.extend(left.messages)
+            self._conversation.extend(self._claim.run_id, left.messages)
         self._conversation.remember_pending(self._claim, left.pending)
         return committed
 
@@ -213,6 +216,8 @@ class _Step:
             input_tokens_used=claim.input_tokens_used + record.input_tokens,
             output_tokens_used=claim.output_tokens_used + record.output_tokens,
             agent_hash=claim.agent_hash or self._loaded.agent_hash,
+            is_budgeted=committed.is_budgeted,
+            selection=None,
         )
 
     def _transition(self) -> tuple[Committed, Transition]:
@@ -228,19 +233,26 @@ class _Step:
             # A step of its own, so that the model is only ever asked about what is committed.
             following = Next.queued(Phase.WAITING_MODEL)
             return self._commit(Transition(StepRecord(following, StepKind.THINK, "said")))
-        return self._commit(self._think())
+        return self._think()
 
-    def _think(self) -> Transition:
+    def _think(self) -> tuple[Committed, Transition]:
         worker, loaded, claim = self._worker, self._loaded, self._claim
-        messages: Sequence[ModelMessage] = self._conversation.messages
+        try:
+            question = question_of(worker, loaded, claim, self._conversation)
+        except ContextTooLong as error:
+            return self._commit(Transition(unaskable(claim, error)))
         recalled = None
         if loaded.agent.memory is not None:
             with worker.active:
                 messages, recalled = memorizing.recalled(
-                    worker.database, claim, loaded.agent.memory, messages
+                    worker.database, claim, loaded.agent.memory, question.messages
                 )
+            question = question.asking(messages)
             reach("think.after_recall", claim.step)
-        return think(loaded, claim, messages, worker.hearing, worker.text_streams, recalled)
+        if (refused := self._allotment.reserve_question(claim, question.tokens)) is not None:
+            return self._commit(Transition(refused))
+        left = think(loaded, claim, question, worker.hearing, worker.text_streams, recalled)
+        return self._commit(question.recorded_in(left))
 
     def _load(self) -> Sequence[Effect]:
         """Read what this process does not have: for a think step new messages, for an act step the
@@ -256,7 +268,7 @@ class _Step:
             return pending
         if not conversation.has_all(claim) and not claim.is_rollback:
             with self._worker.active, self._worker.database.connect() as connection:
-                conversation.catch_up(connection, claim)
+                conversation.catch_up(connection, claim, self._loaded.room)
         return ()
 
     def _act(self, pending: Sequence[Effect]) -> tuple[Committed, Transition]:
@@ -294,6 +306,10 @@ class _Step:
         first = batch.effects[0]
         if first.state is EffectState.PLANNED and first.requirement is not None:
             return self._commit(approving.proposed_again(self._loaded, self._claim, first))
+        if not is_lost:
+            refused = self._allotment.reserve_calls(self._claim, batch.effects)
+            if refused is not None:
+                return self._commit(Transition(refused))
         try:
             return self._execute(acting, batch, is_lost=is_lost)
         except ApprovalLost as lost:
@@ -467,6 +483,7 @@ class _Step:
                 self._claim, self._was_asked = changed.claim, True
 
     def _commit_once(self, connection: Connection, record: StepRecord) -> Committed:
+        record = self._allotment.charge(self._claim, record)
         self._record = record
         # A step that did not get there is for the next claim, which reads what this one recorded.
         keep_claim_seconds = self._keep_claim_seconds if record.advances else None

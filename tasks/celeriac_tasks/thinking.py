@@ -2,47 +2,48 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import asdict, replace
-from functools import cache
+from dataclasses import replace
 
-from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.settings import ModelSettings
 
-from celeriac import model_loop, models
-from celeriac.approval import Requirement
+from celeriac import model_loop, models, prices
 from celeriac.codec import JsonValue, stored_form
-from celeriac.errors import InvalidArguments
-from celeriac.ids import call_id
 from celeriac.limits import Limits
 from celeriac.messages import dump_message, load_message, question_message
 from celeriac.scripted import ScriptedModel
-from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
+from celeriac.selection import ContextTooLong
+from celeriac.states import EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
 from celeriac.think_backoff import backoff_for
-from celeriac.think_failure import ThinkFailure, ThinkFailureKind, check_response, classify
-from celeriac.tool_flags import ToolFlags
-from celeriac.tools import parse_arguments
-from celeriac_storage.approvals import Proposal
+from celeriac.think_failure import (
+    UNBILLED,
+    ThinkFailure,
+    ThinkFailureKind,
+    check_response,
+    classify,
+)
 from celeriac_storage.claims import Claim
-from celeriac_storage.effects import Effect
 from celeriac_storage.recalls import Recalled
 from celeriac_storage.step_record import Event, Message, ModelCall, Next, PlannedEffect, StepRecord
 from celeriac_tasks import delegating, observing
-from celeriac_tasks.approving import WAIT_FOR_PEOPLE, proposal_events, propose
+from celeriac_tasks.approving import WAIT_FOR_PEOPLE, proposal_events
 from celeriac_tasks.hearing import Hearing
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.memorizing import without_secrets
+from celeriac_tasks.planning import as_stored, plan, proposed, unproposed
+from celeriac_tasks.selecting import Question
 from celeriac_tasks.text_stream import TextStreams
 from celeriac_tasks.transition import Transition
 
 LOOP_MARGIN_SECONDS = 5.0  # beyond the request's own timeout: then the loop itself is stuck
 EMPTY_ANSWER = "Your last answer was empty. Call a tool, or answer with text."
-_UNKNOWN_TOOL_VERSION = "-"
 
 
 def think(
     loaded: LoadedAgent,
     claim: Claim,
-    messages: Sequence[ModelMessage],
+    question: Question,
     hearing: Hearing,
     text_streams: TextStreams | None,
     recalled: Recalled | None = None,
@@ -56,7 +57,7 @@ def think(
     `recalled` says which memories are among the messages, for the call's row.
     """
     with observing.model_call(loaded, claim) as seen:
-        left = _thought(loaded, claim, messages, hearing, text_streams)
+        left = _thought(loaded, claim, question, hearing, text_streams)
         seen.record = left.record.model_call
     if recalled is None or left.record.model_call is None:
         return left
@@ -68,13 +69,13 @@ def think(
 def _thought(
     loaded: LoadedAgent,
     claim: Claim,
-    messages: Sequence[ModelMessage],
+    question: Question,
     hearing: Hearing,
     text_streams: TextStreams | None,
 ) -> Transition:
     reach("think.before_model_call", claim.step)
     try:
-        response = _ask(loaded, claim, messages, hearing, text_streams)
+        response = _ask(loaded, claim, question, hearing, text_streams)
         if response is None:
             return Transition(_stopped(loaded, claim))
         failure = check_response(response)
@@ -89,10 +90,22 @@ def _thought(
     return Transition(_failed(loaded, claim, failure, response))
 
 
+def unaskable(claim: Claim, error: ContextTooLong) -> StepRecord:
+    """The model is not asked: what must be sent does not fit its context, now and later."""
+    why = _error(ThinkFailureKind.CONTEXT_TOO_LONG, str(error))
+    return StepRecord(
+        next=Next.failed("model_failed", why),
+        kind=StepKind.THINK,
+        reason="context_too_long",
+        advances=False,
+        failed_thinks=claim.failed_thinks,
+    )
+
+
 def _ask(
     loaded: LoadedAgent,
     claim: Claim,
-    messages: Sequence[ModelMessage],
+    question: Question,
     hearing: Hearing,
     text_streams: TextStreams | None,
 ) -> ModelResponse | None:
@@ -100,18 +113,18 @@ def _ask(
     agent = loaded.agent
     if agent.stream and text_streams is not None:
         with text_streams.attempt(claim.run_id, claim.epoch, claim.step) as on_text:
-            return _wait_for(loaded, claim, messages, hearing, on_text)
+            return _wait_for(loaded, claim, question, hearing, on_text)
     if isinstance(loaded.model, ScriptedModel):
-        turn = loaded.model.answer(messages)
+        turn = loaded.model.answer(question.messages)
         if turn.delay_seconds == 0:
-            return loaded.model.respond(messages, turn)
-    return _wait_for(loaded, claim, messages, hearing, None)
+            return loaded.model.respond(question.messages, turn)
+    return _wait_for(loaded, claim, question, hearing, None)
 
 
 def _wait_for(
     loaded: LoadedAgent,
     claim: Claim,
-    messages: Sequence[ModelMessage],
+    question: Question,
     hearing: Hearing,
     on_text: Callable[[str], None] | None,
 ) -> ModelResponse | None:
@@ -120,10 +133,11 @@ def _wait_for(
     future = model_loop.submit(
         models.request(
             loaded.model,
-            messages,
+            question.messages,
             instructions=agent.instructions,
             tools=loaded.definitions,
             timeout_seconds=agent.think_timeout_seconds,
+            settings=_settings(loaded),
             on_text=on_text,
         ),
         timeout_seconds=timeout_seconds,
@@ -137,12 +151,17 @@ def _wait_for(
             raise
 
 
+def _settings(loaded: LoadedAgent) -> ModelSettings | None:
+    most = loaded.agent.max_output_tokens
+    return None if most is None else ModelSettings(max_tokens=most)
+
+
 def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Transition:
     body = dump_message(response)
     stored_body = stored_form(body)  # without secrets, as another worker will read it
     assert isinstance(stored_body, dict)
-    planned = delegating.checked(loaded, claim, _plan(loaded, claim.step, response.tool_calls))
-    planned, proposals = _proposed(loaded, claim, planned, response.text or "")
+    planned = delegating.checked(loaded, claim, plan(loaded, claim.step, response.tool_calls))
+    planned, proposals = proposed(loaded, claim, planned, response.text or "")
     corrections = _corrections(claim, planned)
     state: dict[str, JsonValue] = {}
     if planned:
@@ -179,7 +198,7 @@ def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Tra
         )
     if following.status.is_terminal:
         reason = "terminal"
-        planned, proposals = [_unproposed(effect) for effect in planned], []
+        planned, proposals = [unproposed(effect) for effect in planned], []
     return Transition(
         StepRecord(
             next=following,
@@ -199,116 +218,8 @@ def _answered(loaded: LoadedAgent, claim: Claim, response: ModelResponse) -> Tra
             output_tokens=response.usage.output_tokens,
         ),
         [load_message(stored_body)],
-        [_as_stored(effect) for effect in planned],
+        [as_stored(effect) for effect in planned],
     )
-
-
-def _as_stored(planned: PlannedEffect) -> Effect:
-    return Effect(
-        planned.call_id,
-        planned.provider_call_id,
-        planned.tool,
-        planned.tool_version,
-        planned.kind,
-        stored_form(planned.arguments),
-        planned.state,
-        attempt=0,
-        token=None,
-        result=None,
-        error=planned.error,
-        is_exclusive=bool(planned.flags and planned.flags.get("exclusive")),
-        requirement=planned.requirement,
-        is_elsewhere=bool(planned.flags and planned.flags.get("elsewhere")),
-        mutates_workspace=bool(planned.flags and planned.flags.get("mutates_workspace")),
-        verifies=bool(planned.flags and planned.flags.get("verifies")),
-        is_child=bool(planned.flags and planned.flags.get("child")),
-        is_sleep=bool(planned.flags and planned.flags.get("sleeps")),
-        is_handoff=bool(planned.flags and planned.flags.get("handoff")),
-    )
-
-
-def _plan(loaded: LoadedAgent, step: int, calls: Sequence[ToolCallPart]) -> list[PlannedEffect]:
-    return [_planned_call(loaded, step, index, call) for index, call in enumerate(calls)]
-
-
-def _planned_call(loaded: LoadedAgent, step: int, index: int, call: ToolCallPart) -> PlannedEffect:
-    tool = loaded.tools.get(call.tool_name)
-    identity = (call_id(step, index), index, call.tool_call_id, call.tool_name)
-    if tool is None:
-        known = ", ".join(sorted(loaded.tools)) or "none"
-        return PlannedEffect(
-            *identity,
-            _UNKNOWN_TOOL_VERSION,
-            EffectKind.EXTERNAL,
-            _as_sent(call),
-            EffectState.INVALID,
-            _error("unknown_tool", f"there is no tool {call.tool_name!r}; the tools are: {known}"),
-        )
-    try:
-        arguments = tool.validate(parse_arguments(call.args))
-        if stored_form(arguments) != arguments:
-            raise InvalidArguments(
-                f"the arguments of {tool.name} hold a secret, which is not stored, so that nothing "
-                "could be executed as it was asked for: name the secret instead of sending it"
-            )
-    except InvalidArguments as error:
-        return PlannedEffect(
-            *identity,
-            tool.version,
-            tool.effect,
-            _as_sent(call),
-            EffectState.INVALID,
-            _error("invalid_arguments", str(error)),
-        )
-    effect = PlannedEffect(
-        *identity, tool.version, tool.effect, arguments, flags=_flags(tool.flags)
-    )
-    if tool.approval is None:
-        return effect
-    requirement = tool.approval.requirement(arguments, tool.rollback)
-    return replace(effect, requirement=None if requirement is None else requirement.to_json())
-
-
-def _proposed(
-    loaded: LoadedAgent, claim: Claim, planned: Sequence[PlannedEffect], said: str
-) -> tuple[list[PlannedEffect], list[Proposal]]:
-    """The calls, with those that need a person's decision proposed, and their proposals."""
-    calls: list[PlannedEffect] = []
-    proposals: list[Proposal] = []
-    for effect in planned:
-        if effect.requirement is None:
-            calls.append(effect)
-            continue
-        tool, requirement = loaded.tools[effect.tool], Requirement.from_json(effect.requirement)
-        try:
-            proposal = propose(
-                loaded, claim, tool, effect.call_id, effect.arguments, requirement, said
-            )
-        except InvalidArguments as error:
-            refused = _error("invalid_arguments", str(error))
-            calls.append(
-                replace(effect, state=EffectState.INVALID, error=refused, requirement=None)
-            )
-        else:
-            calls.append(replace(effect, state=EffectState.PROPOSED))
-            proposals.append(proposal)
-    return calls, proposals
-
-
-def _unproposed(effect: PlannedEffect) -> PlannedEffect:
-    """The run ends with this response, so nobody is asked."""
-    is_proposed = effect.state is EffectState.PROPOSED
-    return replace(effect, state=EffectState.PLANNED) if is_proposed else effect
-
-
-@cache  # every call of a tool has the tool's own
-def _flags(flags: ToolFlags) -> dict[str, JsonValue] | None:
-    """The flags that are set, which is mostly none."""
-    return {name: True for name, is_set in asdict(flags).items() if is_set} or None
-
-
-def _as_sent(call: ToolCallPart) -> JsonValue:
-    return call.args if isinstance(call.args, str) else {"sent": str(call.args)}
 
 
 def _corrections(claim: Claim, planned: Sequence[PlannedEffect]) -> int:
@@ -416,6 +327,10 @@ def _model_call(
         # The run pinned its versions at its first step; only a later deploy is worth a note.
         prompt_hash=loaded.prompt_hash if has_changed else None,
         tools_hash=loaded.tools_hash if has_changed else None,
+        cost=None if response is None else prices.cost_of(response, loaded.agent.price),
+        is_metered=outcome in UNBILLED
+        if response is None
+        else not response.usage.unmeasured_requests,
     )
 
 

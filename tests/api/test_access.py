@@ -78,6 +78,12 @@ ENDPOINTS = [  # in an order in which each finds the run as it needs it
              {"value": "front", "user_id": "owner"}, other="403", rival="200"),
     Endpoint("forget", "DELETE", "/v1/memories/{namespace}/{memory}?user_id=owner",
              rival="200"),  # what that tenant has just remembered
+    Endpoint("set_budget", "PUT", "/v1/budgets/user/owner/tokens", {"hard_limit": "100"},
+             owner="403", rival="200"),  # of the other tenant, which has a user of that name too
+    Endpoint("top_up_budget", "POST", "/v1/budgets/user/owner/tokens/top-up", {"amount": "1"},
+             owner="403", rival="200"),
+    Endpoint("list_budgets", "GET", "/v1/budgets?scope=user&subject=owner",
+             owner="200: 0", operator="200: 1", other="403", rival="200: 1"),
     Endpoint("start_run", "POST", "/v1/runs", {"agent": "desk", "input": "hello"}, **EVERYBODY),
 ]  # fmt: skip
 ADMINISTRATION = [  # tests/api/test_administration.py says what each answers to whom
@@ -139,7 +145,8 @@ class Scene:
         answer = self.ask(endpoint, person)
         if answer.status_code >= 400 and problem(answer)[1] == "unknown-call":
             return "404: no such call"
-        if endpoint.action.startswith("list_") and not endpoint.action.endswith("_calls"):
+        is_list = endpoint.action.startswith("list_") and not endpoint.action.endswith("_calls")
+        if is_list and answer.is_success:
             name = endpoint.action.removeprefix("list_").removeprefix("memory_")
             return f"{answer.status_code}: {len(answer.json()[name])}"
         return str(answer.status_code)
@@ -152,6 +159,7 @@ class Scene:
             *self.api.rows("SELECT reviewer FROM celeriac.approval_decisions"),
             *self.api.rows("SELECT author FROM celeriac.inbox"),
             *self.api.rows("SELECT key FROM celeriac.idempotency_keys WHERE tenant_id = 'default'"),
+            *self.api.rows("SELECT * FROM celeriac.budgets WHERE tenant_id = 'default'"),
             *self.api.rows(
                 "SELECT version, content FROM celeriac.memories WHERE tenant_id = 'default'"
             ),
@@ -202,7 +210,8 @@ def test_every_endpoint_is_in_the_table(api: Api) -> None:
 
 
 def _without_ids(path: str) -> str:
-    return re.sub(r"{.*?}|newcomer|k1", "{}", path.partition("?")[0])
+    path = path.partition("?")[0].replace("/user/owner/tokens", "/{}/{}/{}")
+    return re.sub(r"{.*?}|newcomer|k1", "{}", path)
 
 
 def is_page(path: str) -> bool:

@@ -111,6 +111,11 @@ def test_a_worker_has_no_right_to_delete(worker_database: Database, table: str) 
         "UPDATE celeriac.artifacts SET content = ''",
         "UPDATE celeriac.agents SET definition = '{}'",
         "DELETE FROM celeriac.workers",
+        "UPDATE celeriac.budgets SET hard_limit = 1000000",
+        "INSERT INTO celeriac.budget_changes SELECT",
+        "UPDATE celeriac.budget_entries SET reserved = 0",
+        "DELETE FROM celeriac.budget_entries",
+        "UPDATE celeriac.selections SET selection = '{}'",
     ],
 )
 def test_a_worker_cannot_get_around_that(worker_database: Database, change: str) -> None:

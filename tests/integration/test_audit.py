@@ -2,15 +2,24 @@
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from celeriac.budget import Allowance, Measure, Use
 from celeriac.codec import dumps
-from celeriac.ids import CallId, RunId, ThreadId
-from celeriac.states import EffectKind, EffectState
-from celeriac_storage import artifacts, audit_checks, requests, resolving
+from celeriac.ids import DEFAULT_TENANT, CallId, RunId, ThreadId
+from celeriac.states import EffectKind, EffectState, Phase
+from celeriac_storage import (
+    artifacts,
+    audit_checks,
+    budget_limits,
+    budgets,
+    requests,
+    resolving,
+)
 from celeriac_storage.audit import Violation, audit
 from celeriac_storage.audit_checks import CHECKS
 from celeriac_storage.audit_checks.check import Check
@@ -64,6 +73,29 @@ def cancelled_with_unknown_call(hand: Hand, run_id: RunId) -> None:
         requests.request_cancel(connection, run_id, ALICE)
 
 
+def spend(hand: Hand, run_id: RunId) -> None:
+    """Two steps of a run with a budget: one that used more than was reserved, and one whose use
+    nobody knows."""
+    hand.start(run_id=run_id, thread_id=ThreadId("t-budgeted"))
+    with hand.database.begin() as connection:
+        allowance = Allowance(Decimal(100), Decimal(90), "fail")
+        budget_limits.set_budget(
+            connection, DEFAULT_TENANT, "run", run_id, Measure.TOKENS, allowance, ALICE
+        )
+        budget_limits.top_up(
+            connection, DEFAULT_TENANT, "run", run_id, Measure.TOKENS, Decimal(20), ALICE
+        )
+    for reserved, used in ((80, Decimal(95)), (20, None)):
+        claim = hand.claim(run_id)
+        with hand.database.connect() as connection:
+            budgets.reserve(connection, claim, {Measure.TOKENS: Decimal(reserved)})
+        tokens = 0 if used is None else int(used)
+        record = think(
+            claim, Next.queued(Phase.WAITING_MODEL), input_tokens=tokens, output_tokens=0
+        )
+        hand.commit(claim, replace(record, budget_use=Use({Measure.TOKENS: used})))
+
+
 @pytest.fixture(scope="module")
 def lively_url(database_server: DatabaseServer) -> Iterator[str]:
     """A database with runs in every state, named by them; nothing is wrong in it."""
@@ -90,6 +122,7 @@ def _live(hand: Hand) -> None:
     all_kinds_of_calls(hand, RunId("completed"))
     not_done_then_tried_again(hand, RunId("flying"))
     cancelled_with_unknown_call(hand, RunId("cancelled"))
+    spend(hand, RunId("budgeted"))
     claim = hand.claim(RunId("failed"))
     hand.commit(claim, think(claim, Next.failed("model_failed", {"kind": "x", "message": "y"})))
     hand.poisoned(RunId("poisoned"))
@@ -477,6 +510,59 @@ DAMAGES = [
         WHERE run_id = 'completed'
         """,
         "wall_seconds: used 60.",
+    ),
+    Damage(
+        audit_checks.budgets.BUDGET_SUMS,
+        "UPDATE celeriac.budgets SET reserved = 19",
+        "tokens of run budgeted: used 95, reserved 19; its entries 95, 20",
+        None,
+    ),
+    Damage(
+        audit_checks.budgets.BUDGET_SUMS,
+        """
+        UPDATE celeriac.budget_entries SET used = 90 WHERE step = 0;
+        UPDATE celeriac.budget_entries SET reserved = 15 WHERE step = 1;
+        """,
+        "tokens of run budgeted: used 95, reserved 20; its entries 90, 15",
+        None,
+    ),
+    Damage(
+        audit_checks.budgets.BUDGET_LIMITS,
+        "UPDATE celeriac.budgets SET hard_limit = 1000",
+        "tokens of run budgeted: the hard limit is 1000, the last change says 120",
+        None,
+    ),
+    Damage(
+        audit_checks.budgets.BUDGET_LIMITS,
+        "DELETE FROM celeriac.budget_changes",
+        "tokens of run budgeted: the hard limit is 120, the last change says none",
+        None,
+    ),
+    Damage(
+        audit_checks.budgets.BUDGET_LIMITS,
+        "UPDATE celeriac.budget_changes SET amount = 21 WHERE amount = 20",
+        "tokens of run budgeted: 100 was topped up by 21 and became 120",
+        None,
+    ),
+    Damage(
+        audit_checks.budgets.BUDGET_CHARGES,
+        """
+        UPDATE celeriac.model_calls SET input_tokens = 94 WHERE run_id = 'budgeted' AND step = 0;
+        UPDATE celeriac.runs SET input_tokens_used = 94 WHERE run_id = 'budgeted';
+        """,
+        "step 0 is charged 95 tokens, its model calls took 94",
+        "budgeted",
+    ),
+    Damage(
+        audit_checks.budgets.BUDGET_EXCEEDED,
+        """
+        UPDATE celeriac.budgets SET hard_limit = 110;
+        UPDATE celeriac.budget_changes SET hard_limit = 90 WHERE amount IS NULL;
+        UPDATE celeriac.budget_changes SET hard_limit = 110 WHERE amount = 20;
+        UPDATE celeriac.budget_entries SET hard_limit = 110;
+        """,
+        "tokens of run budgeted: with step 1 of run budgeted, 115 of 110",
+        None,
     ),
 ]
 

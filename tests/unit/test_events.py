@@ -20,6 +20,8 @@ WRITTEN = re.compile(
 )
 IN_THE_AUDIT_TRAIL = {
     "approval.shown",
+    "budget.set",
+    "budget.top_up",
     "call.execute",
     "memory.forget",
     "results.submit",

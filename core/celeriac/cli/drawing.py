@@ -8,7 +8,7 @@ from celeriac.cli.words import what_is_missing
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from celeriac.reports import Contract, Effect, Run
+    from celeriac.reports import Contract, Effect, Run, Use
 
 LONGEST_VALUE_CHARACTERS = 2000
 LONGEST_CELL_CHARACTERS = 200
@@ -97,6 +97,14 @@ def _contract(contract: "Contract") -> str:
     return f"not met: {what_is_missing(contract.unmet)} ({told})"
 
 
+def _use(use: "Use") -> str:
+    unpriced = f"; {use.unpriced_calls} calls of unknown price" if use.unpriced_calls else ""
+    return (
+        f"{use.input_tokens:,} tokens in, {use.output_tokens:,} out; "
+        f"${use.usd.normalize():f}{unpriced}"
+    )
+
+
 def _facts(run: "Run", waiting: str | None) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
@@ -130,6 +138,8 @@ def _facts(run: "Run", waiting: str | None) -> "RenderableType":
         rows.append(("worker", run.worker_id))
     ended = f" to {clock(run.finished_at)}" if run.finished_at is not None else ""
     rows.append(("time (UTC)", f"{clock(run.created_at)}{ended}"))
+    if run.use.input_tokens or run.use.output_tokens:
+        rows.append(("use", _use(run.use)))
     for name in ("input", "result", "error"):
         value = getattr(run, name)
         if value is not None:

@@ -10,6 +10,7 @@ from celeriac.cli import (
     attest,
     audit,
     bench,
+    budgets,
     calls,
     decisions,
     demo,
@@ -127,6 +128,7 @@ for command in (
 app.add_typer(schedules.schedules, name="schedules")
 app.add_typer(tokens.token, name="token")
 app.add_typer(memories.memories, name="memories")
+app.add_typer(budgets.budgets, name="budgets")
 app.add_typer(bench.bench, name="bench")
 app.add_typer(workspaces.workspaces, name="workspaces")
 

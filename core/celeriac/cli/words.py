@@ -125,6 +125,11 @@ def _pause(run: "Run", wait: "Wait") -> str:
             return f"for its user: `celeriac say {run.run_id} TEXT`"
         case Phase.WAITING_EXTERNAL:
             return _result(run)
+        case Phase.WAITING_BUDGET:
+            return (
+                "for room in a budget: it comes when calls that are being made use less than was "
+                "reserved for them, or by `celeriac budgets top-up`"
+            )
         case Phase.WAITING_CHILD:
             return _children(run)
         case _:

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
-from celeriac.client import access, call, proposal, remembering, run, starting, timing
+from celeriac.client import access, budgeting, call, proposal, remembering, run, starting, timing
 from celeriac.client.ask import Answer, Ask, AskedAsync
 from celeriac.client.blocking_client import PATIENCE_SECONDS, TIMEOUT_SECONDS
 from celeriac.client.named import run_named
@@ -85,6 +85,10 @@ class AsyncClient:
     forget = AskedAsync(remembering.forget)
     memory_decisions = AskedAsync(remembering.list_decisions)
     export_memories = AskedAsync(remembering.export_memories)
+
+    budgets = AskedAsync(budgeting.list_budgets)
+    set_budget = AskedAsync(budgeting.set_budget)
+    top_up_budget = AskedAsync(budgeting.top_up_budget)
 
     principals = AskedAsync(access.list_principals)
     set_principal = AskedAsync(access.set_principal)

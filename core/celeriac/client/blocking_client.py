@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from celeriac.client import access, call, proposal, remembering, run, starting, timing
+from celeriac.client import access, budgeting, call, proposal, remembering, run, starting, timing
 from celeriac.client.ask import Answer, Ask, Asked
 from celeriac.client.database import DatabaseDesk
 from celeriac.client.named import run_named, tenant_or_default
@@ -120,6 +120,10 @@ class Client:
     forget = Asked(remembering.forget)
     memory_decisions = Asked(remembering.list_decisions)
     export_memories = Asked(remembering.export_memories)
+
+    budgets = Asked(budgeting.list_budgets)
+    set_budget = Asked(budgeting.set_budget)
+    top_up_budget = Asked(budgeting.top_up_budget)
 
     principals = Asked(access.list_principals)
     set_principal = Asked(access.set_principal)

@@ -51,6 +51,23 @@ class ChildStarted(Facts):
     is_handoff: bool
 
 
+class OfBudget(Facts):
+    scope: str  # tenant, user, thread or run
+    subject: str  # its id
+    measure: str  # tokens, usd, steps, tool_calls or seconds
+    needed: str  # by the next step; amounts are exact
+    used: str | None = None  # this and the limit are not told of a tenant's: others used it too
+    reserved: str | None = None
+
+
+class BudgetWarned(OfBudget):
+    soft_limit: str | None = None
+
+
+class BudgetExceeded(OfBudget):
+    hard_limit: str | None = None
+
+
 class Woken(Facts):
     waited_for: str  # the phase without `waiting_`
 

@@ -10,6 +10,8 @@ from celeriac.events.facts import (
     Attempt,
     AttemptFailed,
     Attention,
+    BudgetExceeded,
+    BudgetWarned,
     By,
     Cancelled,
     Checked,
@@ -405,6 +407,18 @@ class AuthzChecked(RunEvent[Checked]):
     type: Literal["authz.checked"]
 
 
+class BudgetHasWarned(RunEvent[BudgetWarned]):
+    """A budget's soft limit is reached; the run goes on."""
+
+    type: Literal["budget.warned"]
+
+
+class BudgetWasExceeded(RunEvent[BudgetExceeded]):
+    """What the next step may use does not fit a budget; the run waits for a top-up, or ends."""
+
+    type: Literal["budget.exceeded"]
+
+
 AnyEvent = Annotated[
     RunCreated
     | RunPaused
@@ -462,6 +476,8 @@ AnyEvent = Annotated[
     | ApprovalExpired
     | ApprovalRevoked
     | ArgsValidated
-    | AuthzChecked,
+    | AuthzChecked
+    | BudgetHasWarned
+    | BudgetWasExceeded,
     Field(discriminator="type"),
 ]

@@ -6,6 +6,7 @@ asks nobody.
 """
 
 from celeriac_storage.audit_checks import (
+    budgets,
     decisions,
     effects,
     hashes,
@@ -58,4 +59,8 @@ CHECKS: tuple[Check, ...] = (
     runs.USE_COUNTED,
     waits.CHILD_USE,
     runs.LIMITS,
+    budgets.BUDGET_SUMS,
+    budgets.BUDGET_LIMITS,
+    budgets.BUDGET_CHARGES,
+    budgets.BUDGET_EXCEEDED,
 )

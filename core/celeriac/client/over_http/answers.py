@@ -7,6 +7,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
+from decimal import Decimal
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -31,6 +32,8 @@ def _reader(declared: Any) -> Read:
         return declared
     if declared is datetime:
         return datetime.fromisoformat
+    if declared is Decimal:
+        return Decimal
     if origin in (Union, types.UnionType):
         inner = [each for each in arguments if each is not types.NoneType]
         if len(inner) > 1:

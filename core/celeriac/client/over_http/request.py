@@ -44,9 +44,16 @@ def get(path: str, **query: str | int | float | None) -> Request:
     return Request("GET", path, query)
 
 
-def post(path: str, body: Mapping[str, JsonValue] | None = None, *, if_lost: str = "") -> Request:
-    """A request that acts, once however often it is sent."""
-    return Request("POST", path, {}, body, _new_key(), if_lost=if_lost)
+def post(
+    path: str,
+    body: Mapping[str, JsonValue] | None = None,
+    *,
+    key: str | None = None,
+    if_lost: str = "",
+) -> Request:
+    """A request that acts, once however often it is sent; under the asker's own key, if there is
+    one."""
+    return Request("POST", path, {}, body, key or _new_key(), if_lost=if_lost)
 
 
 def put(path: str, body: Mapping[str, JsonValue]) -> Request:

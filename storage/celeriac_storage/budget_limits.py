@@ -1,0 +1,211 @@
+"""What people say about budgets: their limits, and top-ups. What is used, `budgets` counts.
+
+A budget's row is locked here, and nothing after it.
+"""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import Connection
+
+from celeriac.budget import MAX_AMOUNT, Allowance, Measure, Scope
+from celeriac.codec import JsonValue
+from celeriac.errors import Conflict, InvalidInput, UnknownBudget, UnknownRun, UnknownThread
+from celeriac.ids import TenantId, UserId
+from celeriac.reports import Budget
+from celeriac_storage import audit_trail
+
+HAS_BUDGETS = """EXISTS (
+    SELECT FROM celeriac.budgets AS budget
+    WHERE budget.tenant_id = run.tenant_id AND (budget.scope, budget.subject) IN (
+        ('tenant', run.tenant_id), ('user', run.user_id), ('thread', run.thread_id),
+        ('run', run.run_id))
+)"""
+"""Whether the use of the run called `run` is counted."""
+
+_REPORT = """
+    SELECT scope, subject, measure, soft_limit, hard_limit, on_exceeded, used, reserved,
+        reserved - celeriac.in_flight(budget_id), (
+            SELECT count(*) FROM celeriac.runs
+            WHERE status = 'paused' AND phase = 'waiting_budget' AND awaited_budget_id = budget_id
+        )
+    FROM celeriac.budgets
+"""
+
+
+def set_budget(
+    connection: Connection,
+    tenant_id: TenantId,
+    scope: Scope,
+    subject: str,
+    measure: Measure,
+    allowance: Allowance,
+    by: UserId,
+) -> Budget:
+    """Set the limits, of a new budget or instead of what they were; what is used stays counted.
+
+    Needs a transaction. It counts what is claimed from its commit on. Raises `UnknownThread` or
+    `UnknownRun`; a user need not have been here before.
+    """
+    _check_subject(connection, tenant_id, scope, subject)
+    connection.exec_driver_sql(
+        "INSERT INTO celeriac.tenants (tenant_id) VALUES (%s) ON CONFLICT DO NOTHING", (tenant_id,)
+    )
+    connection.exec_driver_sql(
+        "INSERT INTO celeriac.budgets (tenant_id, scope, subject, measure, on_exceeded)"
+        " VALUES (%s, %s, %s, %s, 'pause') ON CONFLICT DO NOTHING",
+        (tenant_id, scope, subject, measure),
+    )
+    # What was reserved meanwhile was, under the limits before; the row's lock puts one before the
+    # other.
+    return _change(connection, tenant_id, scope, subject, measure, by, allowance=allowance)
+
+
+def top_up(
+    connection: Connection,
+    tenant_id: TenantId,
+    scope: Scope,
+    subject: str,
+    measure: Measure,
+    amount: Decimal,
+    by: UserId,
+    key: str | None = None,
+) -> Budget:
+    """Add to the hard limit. Runs that wait for room are queued by the scheduler. Needs a
+    transaction. Told again under its `key`, it adds nothing more.
+
+    Raises `UnknownBudget`; `InvalidInput` for an amount that is not above 0; `Conflict` if there is
+    no hard limit, or the key belongs to another top-up of this budget.
+    """
+    if not (amount.is_finite() and 0 < amount <= MAX_AMOUNT):
+        raise InvalidInput(f"a top-up of {amount} cannot be made; give an amount above 0")
+    return _change(connection, tenant_id, scope, subject, measure, by, amount=amount, key=key)
+
+
+def list_budgets(
+    connection: Connection,
+    tenant_id: TenantId,
+    *,
+    scope: Scope | None = None,
+    subject: str | None = None,
+) -> list[Budget]:
+    """The tenant's budgets by scope, subject and measure; all, or those of one of them."""
+    rows: Any = connection.exec_driver_sql(
+        f"""{_REPORT}
+        WHERE tenant_id = %(tenant_id)s AND scope = coalesce(%(scope)s, scope)
+            AND subject = coalesce(%(subject)s, subject)
+        ORDER BY scope, subject, measure
+        """,
+        {"tenant_id": tenant_id, "scope": scope, "subject": subject},
+    )
+    return [Budget(*row) for row in rows]
+
+
+def _change(
+    connection: Connection,
+    tenant_id: TenantId,
+    scope: Scope,
+    subject: str,
+    measure: Measure,
+    by: UserId,
+    *,
+    allowance: Allowance | None = None,
+    amount: Decimal | None = None,
+    key: str | None = None,
+) -> Budget:
+    row: Any = connection.exec_driver_sql(
+        "SELECT budget_id, soft_limit, hard_limit, on_exceeded FROM celeriac.budgets"
+        " WHERE (tenant_id, scope, subject, measure) = (%s, %s, %s, %s) FOR NO KEY UPDATE",
+        (tenant_id, scope, subject, measure),
+    ).fetchone()
+    if row is None:
+        raise UnknownBudget(
+            f"{scope} {subject} has no budget of {measure}; set one with `celeriac budgets set`"
+        )
+    budget_id, soft_limit, hard_limit, on_exceeded = row
+    if amount is not None and _is_made(connection, budget_id, key, amount):
+        return _read(connection, budget_id)
+    if amount is not None:
+        if hard_limit is None:
+            raise Conflict(
+                f"the budget of {measure} of {scope} {subject} has no hard limit that could be "
+                "raised; nothing was changed"
+            )
+        hard_limit += amount
+    if allowance is not None:
+        soft_limit, hard_limit = allowance.soft_limit, allowance.hard_limit
+        on_exceeded = allowance.on_exceeded
+    parameters = {
+        "budget_id": budget_id,
+        "soft_limit": soft_limit,
+        "hard_limit": hard_limit,
+        "on_exceeded": on_exceeded,
+        "amount": amount,
+        "key": key,
+        "by": by,
+    }
+    connection.exec_driver_sql(
+        """
+        WITH budget AS (
+            UPDATE celeriac.budgets SET soft_limit = %(soft_limit)s, hard_limit = %(hard_limit)s,
+                on_exceeded = %(on_exceeded)s, last_seq = last_seq + 1,
+                warned_at = CASE WHEN used + reserved >= %(soft_limit)s THEN warned_at END
+            WHERE budget_id = %(budget_id)s
+            RETURNING budget_id, tenant_id, last_seq
+        )
+        INSERT INTO celeriac.budget_changes (budget_id, seq, tenant_id, amount, soft_limit,
+            hard_limit, on_exceeded, key, by)
+        SELECT budget_id, last_seq, tenant_id, %(amount)s, %(soft_limit)s, %(hard_limit)s,
+            %(on_exceeded)s, %(key)s, %(by)s
+        FROM budget
+        """,
+        parameters,
+    )
+    detail: dict[str, JsonValue] = {
+        "measure": measure.value,
+        **{
+            name: None if parameters[name] is None else str(parameters[name])
+            for name in ("amount", "soft_limit", "hard_limit", "on_exceeded")
+        },
+    }
+    action = "budget.set" if amount is None else "budget.top_up"
+    audit_trail.note(connection, tenant_id, by, action, f"{scope}:{subject}", budget=detail)
+    return _read(connection, budget_id)
+
+
+def _is_made(connection: Connection, budget_id: int, key: str | None, amount: Decimal) -> bool:
+    """Whether this top-up was made before, under its key."""
+    if key is None:
+        return False
+    made: Any = connection.exec_driver_sql(
+        "SELECT amount FROM celeriac.budget_changes WHERE budget_id = %s AND key = %s",
+        (budget_id, key),
+    ).fetchone()
+    if made is not None and made[0] != amount:
+        raise Conflict(
+            f"key {key} belongs to a top-up of {made[0]}, and this one is of {amount}; nothing was "
+            "changed. Give a key of its own to each top-up"
+        )
+    return made is not None
+
+
+def _read(connection: Connection, budget_id: int) -> Budget:
+    row: Any = connection.exec_driver_sql(f"{_REPORT} WHERE budget_id = %s", (budget_id,)).one()
+    return Budget(*row)
+
+
+def _check_subject(connection: Connection, tenant_id: TenantId, scope: Scope, subject: str) -> None:
+    if scope == "tenant" and subject != tenant_id:
+        raise InvalidInput(f"{subject} is not this tenant, which is {tenant_id}")
+    if scope == "thread" and not _exists(connection, "threads", "thread_id", tenant_id, subject):
+        raise UnknownThread(f"there is no thread {subject}; it begins with its first run")
+    if scope == "run" and not _exists(connection, "runs", "run_id", tenant_id, subject):
+        raise UnknownRun(f"there is no run {subject}")
+
+
+def _exists(connection: Connection, table: str, column: str, tenant_id: TenantId, id_: str) -> bool:
+    found: Sequence[object] | None = connection.exec_driver_sql(
+        f"SELECT 1 FROM celeriac.{table} WHERE tenant_id = %s AND {column} = %s", (tenant_id, id_)
+    ).fetchone()
+    return found is not None
