@@ -232,6 +232,8 @@ class Run:
     deadline_at: datetime | None
     contract: Contract | None  # what it has to meet before it completes
     use: Use
+    erased_at: datetime | None  # its payloads were, for good
+    pruned_at: datetime | None  # so were its steps, messages, events but the last, and reads
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from celeriac.errors import InvalidInput
 from celeriac.loopback import is_loopback
 from celeriac.reasons import reason
+from celeriac.states import RunStatus
 
 ASYMMETRIC_ALGORITHMS = frozenset(
     {"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
@@ -123,6 +124,21 @@ class Settings(BaseSettings):
         le=86400.0,
         description="longest wait before a step is published again",
     )
+    retention_days: float | None = Field(
+        default=None,
+        gt=0.0,  # 0 reads like off
+        lt=36500.0,
+        description="the scheduler prunes runs that ended longer ago; off unless set",
+    )
+    retention_statuses: str = Field(
+        default="completed,failed,cancelled",
+        description="runs of which endings the scheduler prunes, comma-separated",
+    )
+    retention_database_url: SecretStr | None = Field(
+        default=None,
+        description="the same database, by a login that may prune, for the schedulers alone; else "
+        "CELERIAC_DATABASE_URL",
+    )
     api_max_body_bytes: int = Field(
         default=1024 * 1024, ge=1024, description="largest body of a request to the API"
     )
@@ -192,7 +208,7 @@ class Settings(BaseSettings):
             raise ValueError("must begin with https:// or http://, and hold no login")
         return value
 
-    @field_validator("database_url", "database_direct_url")
+    @field_validator("database_url", "database_direct_url", "retention_database_url")
     @classmethod
     def _is_postgres(cls, value: SecretStr | None) -> SecretStr | None:
         return _with_scheme(value, ("postgresql", "postgres", "postgresql+psycopg"))
@@ -216,6 +232,15 @@ class Settings(BaseSettings):
     def _has_a_queue(cls, value: str) -> str:
         if not _names(value):
             raise ValueError("must name at least one queue")
+        return value
+
+    @field_validator("retention_statuses")
+    @classmethod
+    def _are_endings(cls, value: str) -> str:
+        names = _names(value)
+        endings = {status.value for status in RunStatus if status.is_terminal}
+        if not names or not set(names) <= endings:
+            raise ValueError(f"must be some of {', '.join(sorted(endings))}")
         return value
 
     @field_validator("steps_per_task")
@@ -286,6 +311,10 @@ class Settings(BaseSettings):
     @property
     def jwt_algorithm_names(self) -> list[str]:
         return _names(self.jwt_algorithms)
+
+    @property
+    def retention_status_names(self) -> list[str]:
+        return _names(self.retention_statuses)
 
     @property
     def queue_names(self) -> list[str]:

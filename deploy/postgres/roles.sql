@@ -27,6 +27,12 @@ SELECT 'CREATE ROLE celeriac_reviewer NOLOGIN'
 WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_reviewer') \gexec
 GRANT celeriac_worker TO celeriac_reviewer;
 
+-- What is old is pruned, and who asks for it is forgotten, through logins of their own as well:
+--     CREATE ROLE keeper LOGIN PASSWORD '...' IN ROLE celeriac_retention;
+SELECT 'CREATE ROLE celeriac_retention NOLOGIN'
+WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_retention') \gexec
+GRANT celeriac_worker TO celeriac_retention;
+
 -- The schemas of your own tables, which transactional tools write in the step's transaction.
 GRANT CREATE ON DATABASE :"DBNAME" TO celeriac_app;
 

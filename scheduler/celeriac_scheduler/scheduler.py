@@ -28,6 +28,7 @@ from celeriac_scheduler.outlet import Outlet
 from celeriac_scheduler.overdue import cancel_orphans, end_overdue
 from celeriac_scheduler.pruning import PRUNE_SECONDS, prune_expired
 from celeriac_scheduler.redispatch import Redispatch
+from celeriac_scheduler.retention import Retention
 from celeriac_storage import verdicts
 from celeriac_storage.database import TCP_OPTIONS, Database, libpq_url
 from celeriac_storage.health import SCHEDULER_APPLICATION_NAME
@@ -121,6 +122,9 @@ class Scheduler:
             Duty(partial(cancel_orphans, self._database), MIND_SECONDS),
             Duty(partial(fire_schedules, self._database), FIRE_SECONDS),
         ]
+        self._retention: Retention | None = None
+        if settings.retention_days is not None:
+            self._retention = Retention(settings, lambda: time.monotonic() < self._lead_until)
         self._lead_until = 0.0
         self._ask_again_at = 0.0
         self._ears: psycopg.Connection[Any] | None = None  # hears of runs that clients started
@@ -136,12 +140,16 @@ class Scheduler:
         check_schema(self._database)
         self._publisher.warm()  # the first failover must not pay for the connection
         self._start_exporter()
+        if self._retention is not None:
+            self._retention.start()
         while not self._is_stopping:
             try:
                 self._work()
                 self._troubles = 0
             except (CeleriacError, DBAPIError, psycopg.Error) as error:
                 self._pause_for(error)
+        if self._retention is not None:
+            self._retention.stop()
         self._database.close()
 
     def _start_exporter(self) -> None:

@@ -134,14 +134,14 @@ def earlier_runs(connection: Connection, claim: Claim, before: int, limit: int) 
     """The runs of the thread whose messages come before those of position `before`, the latest
     first. Messages are read where they are, never copied.
 
-    Only completed root runs: another one may have stopped between a tool call and its result, and
-    providers refuse a conversation with an unanswered call.
+    Only completed root runs that are not erased: another one may have stopped between a tool call
+    and its result, and providers refuse a conversation with an unanswered call.
     """
     rows = connection.exec_driver_sql(
         """
         SELECT run_id, thread_position, message_count FROM celeriac.runs
         WHERE tenant_id = %s AND thread_id = %s AND thread_position < %s
-            AND status = 'completed' AND kind <> 'rollback'
+            AND status = 'completed' AND kind <> 'rollback' AND erased_at IS NULL
         ORDER BY thread_position DESC LIMIT %s
         """,
         (claim.tenant_id, claim.thread_id, before, limit),

@@ -100,7 +100,8 @@ def report(
     calls.
 
     Facts only: no run and no effect moves. Whoever recovers the call finds the note; a run that
-    waits for a person because of it has to be woken (`resolving.go_on_with_report`).
+    waits for a person because of it has to be woken (`resolving.go_on_with_report`). Of a run that
+    is erased only the outcome is noted, not what the call returned.
     """
     connection.exec_driver_sql(
         "SELECT FROM celeriac.runs WHERE run_id = %s FOR UPDATE", (claim.run_id,)
@@ -116,7 +117,9 @@ def report(
         INSERT INTO celeriac.effect_attempts
             (run_id, call_id, attempt, entry, token, worker_id, outcome, evidence)
         SELECT run_id, call_id, attempt, {NEXT_ENTRY}, token, worker_id, %(outcome)s,
-            %(evidence)s::jsonb
+            CASE WHEN EXISTS (
+                SELECT FROM celeriac.runs WHERE runs.run_id = effect.run_id AND erased_at IS NULL
+            ) THEN %(evidence)s::jsonb END
         FROM celeriac.effect_attempts AS effect
         WHERE run_id = %(run_id)s AND call_id = %(call_id)s AND entry = 0 AND token = %(token)s
         RETURNING entry

@@ -59,8 +59,8 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
     row = connection.exec_driver_sql(
         """
         SELECT run_id, thread_id, user_id, agent, status, phase, outcome, step, epoch, worker_id,
-            deaths, input, result, error, created_at, finished_at, tenant_id, kind,
-            parent_run_id, ARRAY(
+            deaths, input, result, error, created_at, finished_at, tenant_id, erased_at,
+            pruned_at, kind, parent_run_id, ARRAY(
                 SELECT run_id FROM celeriac.runs AS rollback
                 WHERE rollback.parent_run_id = run.run_id AND kind = 'rollback'
                 ORDER BY created_at, run_id
@@ -75,8 +75,8 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
     if row is None:
         raise unknown_run(run_id)
     (
-        *shown, created_at, finished_at, tenant_id, run_kind, parent, rollbacks, parent_call,
-        deadline_at, start_at, contract,
+        *shown, created_at, finished_at, tenant_id, erased_at, pruned_at, run_kind, parent,
+        rollbacks, parent_call, deadline_at, start_at, contract,
     ) = row  # fmt: skip
     (
         _, thread_id, user_id, agent, status, phase, outcome, step, epoch, worker_id, deaths,
@@ -154,6 +154,8 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
         deadline_at,
         None if contract is None else _contract(connection, run_id, contract),
         _use(connection, run_id),
+        erased_at,
+        pruned_at,
     )
 
 

@@ -11,6 +11,7 @@ thread's next run.
 """
 
 from collections.abc import Collection
+from datetime import datetime
 
 from sqlalchemy import Connection
 
@@ -24,6 +25,13 @@ from celeriac_storage.threads import HOLDS_THREAD, wake_next_of_thread
 
 def unknown_run(run_id: RunId) -> UnknownRun:
     return UnknownRun(f"there is no run {run_id}; `celeriac runs` lists the latest")
+
+
+def erased(run_id: RunId, at: datetime) -> Conflict:
+    return Conflict(
+        f"run {run_id} has ended, and what it worked with was erased at {at.isoformat()}: nothing "
+        "of it can be told, settled or undone any more"
+    )
 
 
 def request_cancel(connection: Connection, run_id: RunId, by: UserId) -> RunStatus:

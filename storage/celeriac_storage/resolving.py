@@ -16,7 +16,7 @@ from celeriac.ids import CallId, RunId, UserId, WorkerId
 from celeriac.rollback import Rollback
 from celeriac.states import EffectState, RunStatus
 from celeriac_storage import lost_calls
-from celeriac_storage.requests import unknown_run
+from celeriac_storage.requests import erased, unknown_run
 from celeriac_storage.settling import settle
 from celeriac_storage.threads import wait_for_turn
 
@@ -142,7 +142,10 @@ def go_on_with_report(connection: Connection, run_id: RunId, call_id: CallId, by
     (`lost_calls.report`). Needs a transaction. The step that follows finds the report and settles
     the call.
     """
-    if _lock(connection, run_id) is not RunStatus.NEEDS_ATTENTION:
+    status = connection.exec_driver_sql(
+        "SELECT status FROM celeriac.runs WHERE run_id = %s FOR UPDATE", (run_id,)
+    ).scalar_one()
+    if status != RunStatus.NEEDS_ATTENTION:
         return
     call = _lock_effect(connection, run_id, call_id)
     is_awaited = call.state is EffectState.UNKNOWN and _unknown_calls(connection, run_id) == [
@@ -182,10 +185,12 @@ def _stands_at(connection: Connection, run_id: RunId, call_id: CallId) -> bool:
 
 def _lock(connection: Connection, run_id: RunId) -> RunStatus:
     row = connection.exec_driver_sql(
-        "SELECT status FROM celeriac.runs WHERE run_id = %s FOR UPDATE", (run_id,)
+        "SELECT status, erased_at FROM celeriac.runs WHERE run_id = %s FOR UPDATE", (run_id,)
     ).fetchone()
     if row is None:
         raise unknown_run(run_id)
+    if row[1] is not None:
+        raise erased(run_id, row[1])
     return RunStatus(row[0])
 
 

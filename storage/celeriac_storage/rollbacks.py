@@ -22,7 +22,7 @@ from celeriac.rollback import Rollback
 from celeriac.states import EffectState, Phase, RunStatus
 from celeriac_storage import audit_trail, effects, principals, run_events, starting
 from celeriac_storage.effects import Effect, Undone
-from celeriac_storage.requests import unknown_run
+from celeriac_storage.requests import erased, unknown_run
 from celeriac_storage.starting import NewRun, Started
 
 _ENDLESS = Limits(steps=10**9, tool_calls=10**9, tokens=10**12, wall_seconds=1e12)
@@ -251,12 +251,14 @@ class _Run:
 def _lock(connection: Connection, wish: Wish) -> _Run:
     run_id = wish.run_id
     row: Any = connection.exec_driver_sql(
-        "SELECT tenant_id, user_id, agent, queue, kind, status, phase, step FROM celeriac.runs"
-        " WHERE run_id = %s FOR UPDATE",
+        "SELECT tenant_id, user_id, agent, queue, kind, status, phase, step, erased_at"
+        " FROM celeriac.runs WHERE run_id = %s FOR UPDATE",
         (run_id,),
     ).fetchone()
     if row is None:
         raise unknown_run(run_id)
+    if row.erased_at is not None:
+        raise erased(run_id, row.erased_at)
     # Not isinstance: True is no step.
     if type(wish.from_step) is not int or not 0 <= wish.from_step < max(1, row.step):
         raise InvalidInput(

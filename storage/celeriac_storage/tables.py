@@ -157,6 +157,7 @@ runs = Table(
     Column("contract", JSONB(none_as_null=True)),
     Column("awaited_budget_id", BigInteger),
     Column("awaited_amount", Numeric),
+    Column("pruned_at", _TIME),
 )
 
 checkpoints = Table(
@@ -194,10 +195,12 @@ inbox = Table(
     Column("run_id", Text, primary_key=True),
     Column("inbox_id", BigInteger, Identity(always=True), primary_key=True),
     Column("author", Text, nullable=False),
-    Column("body", JSONB, nullable=False),
+    Column("body", JSONB),
     Column("sent_at", _TIME, nullable=False),
     Column("drained_step", Integer),
     Column("key", Text),
+    Column("hash", LargeBinary),
+    Column("erased_at", _TIME),
 )
 
 events = Table(
@@ -217,6 +220,8 @@ artifacts = Table(
     Column("media_type", Text, nullable=False),
     Column("content", LargeBinary, nullable=False),
     Column("created_at", _TIME, nullable=False),
+    Column("stored_at", _TIME, nullable=False),
+    Column("unused_since", _TIME),
 )
 
 effects = Table(

@@ -9,6 +9,7 @@ tests, and readers do not see it:
     ```sh not-run="why"              not even that
     ```python                        run; the blocks of a page share their names
     ```python file="shop.py"         written into the folder that the page's shell is in
+    ```sql                           run as an auditor; `empty`: it must find nothing
     ```text                          what the command before it prints; … stands for anything
     ```mermaid                       a drawing
 """

@@ -15,6 +15,7 @@ from tests.docs.reader import Reader, assert_printed, lay_checkout
 OPTIONS = {
     "sh": {"until", "usage", "not-run"},
     "python": {"file", "not-run"},
+    "sql": {"not-run", "empty"},  # run by tests/integration/test_auditing.py
     "text": set(),
     "mermaid": set(),
 }

@@ -346,6 +346,23 @@ DAMAGES = [
         "6 rows, up to position 5; the run says 6, its checkpoint 4",
     ),
     Damage(
+        audit_checks.hashes.ERASED,
+        """
+        SELECT celeriac.erase_runs(ARRAY['completed']);
+        UPDATE celeriac.effects SET arguments = '{}' WHERE run_id = 'completed' AND call_id = '0.1';
+        """,
+        "1 rows in effects",
+    ),
+    Damage(
+        audit_checks.hashes.ERASED,
+        """
+        SELECT celeriac.prune_runs(ARRAY['completed']);
+        INSERT INTO celeriac.messages (run_id, position, role, erased_at, hash)
+        VALUES ('completed', 0, 'user', now(), '');
+        """,
+        "1 rows in messages",
+    ),
+    Damage(
         audit_checks.history.WORDS_WAITING,
         "UPDATE celeriac.runs SET words_waiting = 1 WHERE run_id = 'queued'",
         "the run says 1, the inbox holds 0",
@@ -617,16 +634,8 @@ def test_an_unknown_call_of_a_cancelled_run_is_no_violation(lively: Hand) -> Non
 
 
 def test_an_erased_payload_needs_no_hash(lively: Hand) -> None:
-    damage(
-        lively.database,
-        """
-        UPDATE celeriac.messages SET body = NULL, erased_at = now() WHERE run_id = 'completed';
-        UPDATE celeriac.effects SET arguments = NULL, result = NULL, erased_at = now()
-        WHERE run_id = 'completed';
-        UPDATE celeriac.runs SET input = NULL, result = NULL, erased_at = now()
-        WHERE run_id = 'completed';
-        """,
-    )
+    with lively.database.connect() as connection:
+        connection.exec_driver_sql("SELECT celeriac.erase_runs(ARRAY['completed'])")
 
     assert audit(lively.database) == []
 

@@ -12,13 +12,14 @@ from sqlalchemy import Row
 from celeriac import InBand, ToolContext, ToolError, tool
 from celeriac.client import NotDone, TookEffect
 from celeriac.errors import Conflict
-from celeriac.ids import CallId, RunId
+from celeriac.ids import DEFAULT_TENANT, DEFAULT_USER, CallId, RunId, UserId
 from celeriac.recovery import Retry
 from celeriac.scripted import call
 from celeriac.states import RunStatus
 from celeriac.tools import Tool
-from celeriac_storage import claims
+from celeriac_storage import claims, erasing
 from celeriac_storage.database import Database
+from celeriac_storage.erasing import Scope
 from tests.undo_shop import Shop, Tools
 from tests.worker_in_process import Worker
 
@@ -372,6 +373,24 @@ def test_a_withdrawn_call_whose_own_worker_tells_later_keeps_both_facts(shop: La
     shop.call_late(run_id, meanwhile=withdraw)
 
     assert shop.entries(run_id)[-2:] == [(1, "failed"), (1, "committed")]
+    assert shop.violations() == []
+
+
+def test_of_an_erased_run_a_late_report_brings_nothing_back(shop: LateShop) -> None:
+    run_id = shop.start()
+
+    def forget() -> None:
+        shop.not_done(run_id)
+        shop.client.cancel(run_id, by="bob")
+        erasing.erase(shop.database, Scope(DEFAULT_TENANT, user_id=DEFAULT_USER), UserId("root"))
+
+    shop.call_late(run_id, meanwhile=forget)
+
+    *_, told = shop.rows("SELECT outcome, evidence FROM celeriac.effect_attempts ORDER BY entry")
+    assert tuple(told) == ("committed", None)
+    with pytest.raises(Conflict, match="was erased"):
+        shop.client.resolve(run_id, CALL, TookEffect("SENT"), by="bob")
+    assert shop.effect(run_id).result is None
     assert shop.violations() == []
 
 

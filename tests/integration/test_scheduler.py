@@ -12,9 +12,15 @@ from celeriac.errors import BrokerUnavailable, DatabaseUnavailable
 from celeriac.ids import RunId
 from celeriac.settings import Settings, load_settings
 from celeriac_scheduler.scheduler import TROUBLE_SECONDS, Duty, Scheduler
+from celeriac_storage import workers
+from celeriac_storage.audit import audit
+from celeriac_storage.database import Database
 from celeriac_tasks.broker import Broker
 from celeriac_tasks.celery_app import make_app
 from celeriac_tasks.publisher import Publisher
+from tests.processes import Processes
+from tests.steps_by_hand import Hand
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -99,3 +105,42 @@ def test_a_broker_that_refuses_is_no_bug_of_ours(
     with pytest.raises(BrokerUnavailable, match="refuses"):
         Publisher(app).publish(RunId("r1"), 0, declared_otherwise)
     app.close()
+
+
+@pytest.mark.processes
+def test_the_scheduler_prunes_nothing_unless_the_settings_say_so(
+    database: Database, processes: Processes
+) -> None:
+    hand = Hand(database)
+    old = hand.start()
+    hand.complete(old)
+    processes.start_scheduler()
+    young = hand.start()  # a scheduler that has parked this one has made its rounds
+    with database.connect() as connection:
+        workers.stop(connection, hand.worker_id)
+    eventually(lambda: hand.row(young).phase == "waiting_worker", what="a round of duties")
+
+    assert hand.row(old).pruned_at is None
+
+
+@pytest.mark.processes
+def test_the_scheduler_prunes_old_runs_beside_its_other_duties(
+    database: Database, processes: Processes
+) -> None:
+    hand = Hand(database)
+    runs = [hand.start() for _ in range(45)]
+    for run_id in runs[1:]:
+        hand.complete(run_id)
+    processes.start_scheduler(
+        retention_days="0.0000001",
+        retention_statuses="completed",
+        retention_database_url=f"{database.url}?options=-crole%3Dceleriac_retention",
+    )
+
+    eventually(
+        lambda: all(hand.row(run_id).pruned_at is not None for run_id in runs[1:]),
+        what="the old runs to be pruned",
+    )
+
+    assert hand.row(runs[0]).status == "queued"
+    assert audit(database, overdue_seconds=3600) == []

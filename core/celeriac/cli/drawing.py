@@ -7,6 +7,7 @@ from celeriac.cli.words import what_is_missing
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.text import Text
 
     from celeriac.reports import Contract, Effect, Run, Use
 
@@ -105,6 +106,17 @@ def _use(use: "Use") -> str:
     )
 
 
+def _status(run: "Run") -> "Text":
+    from rich.text import Text
+
+    status = Text(run.status, style=STYLES.get(run.status, ""))
+    if run.outcome is not None and run.outcome != run.status:
+        status.append(f" ({run.outcome})")
+    if run.phase is not None:
+        status.append(f", {run.phase}")
+    return status
+
+
 def _facts(run: "Run", waiting: str | None) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
@@ -112,16 +124,11 @@ def _facts(run: "Run", waiting: str | None) -> "RenderableType":
     drawn = Table.grid(padding=(0, 2))
     drawn.add_column(style="dim", no_wrap=True)
     drawn.add_column(overflow="fold")
-    status = Text(run.status, style=STYLES.get(run.status, ""))
-    if run.outcome is not None and run.outcome != run.status:
-        status.append(f" ({run.outcome})")
-    if run.phase is not None:
-        status.append(f", {run.phase}")
     rows: list[tuple[str, object]] = [
         ("run", run.run_id),
         ("agent", run.agent),
         ("thread, user", f"{run.thread_id}, {run.user_id}"),
-        ("status", status),
+        ("status", _status(run)),
     ]
     if run.rolls_back is not None:
         rows.insert(1, ("rolls back", f"run {run.rolls_back}"))
@@ -133,6 +140,9 @@ def _facts(run: "Run", waiting: str | None) -> "RenderableType":
         rows.append(("rollbacks", ", ".join(run.rollbacks)))
     if waiting is not None:
         rows.append(("waits", waiting))
+    for name, at in (("erased", run.erased_at), ("pruned", run.pruned_at)):
+        if at is not None:
+            rows.append((f"{name} (UTC)", clock(at)))
     rows.append(("steps", f"{run.step} committed; claims: {run.epoch}, deaths: {run.deaths}"))
     if run.worker_id is not None:
         rows.append(("worker", run.worker_id))

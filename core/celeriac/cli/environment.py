@@ -3,6 +3,8 @@
 The global options say it, else the environment, else the stack that runs in the data folder.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +18,7 @@ from celeriac.stack.description import DESCRIPTION, is_running, read_description
 if TYPE_CHECKING:
     from celeriac.client import Client
     from celeriac.settings import Settings
+    from celeriac_storage.database import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,20 @@ def database_url(settings: "Settings") -> str:
             "postgresql://user:password@host:5432/name"
         )
     return settings.database_url.get_secret_value()
+
+
+@contextmanager
+def open_database(context: typer.Context) -> Iterator["Database"]:
+    """The database, for what is no client's: it must be at the schema that this code expects."""
+    from celeriac_storage.database import Database
+    from celeriac_storage.schema import check_schema
+
+    database = Database(database_url(environment(context).settings()), connections=1)
+    try:
+        check_schema(database)
+        yield database
+    finally:
+        database.close()
 
 
 def require_servers(settings: "Settings") -> None:

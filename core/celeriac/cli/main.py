@@ -15,12 +15,14 @@ from celeriac.cli import (
     decisions,
     demo,
     doctor,
+    erase,
     events,
     flower,
     health,
     memories,
     principals,
     processes,
+    prune,
     rollback,
     runs,
     schedules,
@@ -121,6 +123,7 @@ for command in (
     approvals.edit,
     approvals.reject,
     principals.principals,
+    prune.prune,
     attest.attest,
     audit.audit,
 ):
@@ -131,6 +134,7 @@ app.add_typer(memories.memories, name="memories")
 app.add_typer(budgets.budgets, name="budgets")
 app.add_typer(bench.bench, name="bench")
 app.add_typer(workspaces.workspaces, name="workspaces")
+app.add_typer(erase.erase, name="erase")
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ CHECKS: tuple[Check, ...] = (
     memories.HASHES,
     hashes.ARTIFACTS,
     hashes.EFFECT_ARTIFACTS,
+    hashes.ERASED,
     runs.OWNERS,
     runs.ORPHANS,
     runs.FORGOTTEN,

@@ -12,5 +12,13 @@ class Check:
     sql: str
 
 
+def is_whole(row: str) -> str:
+    """That the run which the table called `row` belongs to was not pruned."""
+    return f"""NOT EXISTS (
+        SELECT FROM celeriac.runs AS pruned
+        WHERE pruned.run_id = {row}.run_id AND pruned.pruned_at IS NOT NULL
+    )"""
+
+
 TERMINAL = "('completed', 'failed', 'cancelled')"
 """The statuses of a run that has ended, for an SQL `IN`."""

@@ -1,11 +1,11 @@
 """What must hold of the decisions that calls were made on."""
 
-from celeriac_storage.audit_checks.check import TERMINAL, Check
+from celeriac_storage.audit_checks.check import TERMINAL, Check, is_whole
 
 DECISIONS = Check(
     5,
     "a call that needed a decision is approved and executed only on one that held",
-    """
+    f"""
     SELECT run_id, format('call %%s is %%s: %%s', call_id, state, wrong) AS detail
     FROM celeriac.effects AS effect
     LEFT JOIN celeriac.approvals AS approval USING (run_id, call_id, version)
@@ -33,7 +33,7 @@ DECISIONS = Check(
             WHEN about_others > 0 THEN 'a decision is about other arguments'
             WHEN by_owner > 0 THEN 'approved by the owner of the run'
             WHEN without_role > 0 THEN 'approved without the role'
-            WHEN kind = 'external' AND state <> 'approved' AND NOT EXISTS (
+            WHEN kind = 'external' AND state <> 'approved' AND {is_whole("effect")} AND NOT EXISTS (
                 SELECT FROM celeriac.effect_attempts AS entry
                 WHERE (entry.run_id, entry.call_id) = (effect.run_id, effect.call_id)
                     AND entry.approval_id = approval.approval_id

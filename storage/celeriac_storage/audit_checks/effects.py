@@ -1,6 +1,6 @@
 """What must hold of tool calls and the attempts at them."""
 
-from celeriac_storage.audit_checks.check import TERMINAL, Check
+from celeriac_storage.audit_checks.check import TERMINAL, Check, is_whole
 
 IN_FLIGHT = Check(
     1,
@@ -42,7 +42,7 @@ ATTEMPTS = Check(
     # By attempt, the outcome that became known last; of all but the latest, before the next began.
     # Those are certainly not done, or there would be no later one. A worker that was thought to be
     # dead may say so too: `failed`; or, at any time after that, `committed`.
-    """
+    f"""
     SELECT run_id, format('call %%s is %%s at attempt %%s, its attempts: %%s', call_id, state,
         effect.attempt, coalesce(attempts.outcomes::text, 'none')) AS detail
     FROM celeriac.effects AS effect, LATERAL (
@@ -68,7 +68,7 @@ ATTEMPTS = Check(
             GROUP BY entry.attempt
         ) AS attempt
     ) AS attempts
-    WHERE kind = 'external' AND NOT CASE
+    WHERE kind = 'external' AND {is_whole("effect")} AND NOT CASE
         WHEN state IN ('planned', 'proposed', 'approved', 'rejected', 'expired', 'invalid')
             OR state = 'precondition_failed' AND effect.attempt = 0
             -- An undo that a person has made by hand before anybody tried.

@@ -75,3 +75,38 @@ EFFECT_ARTIFACTS = Check(
         AND sha256(content) IS DISTINCT FROM result_artifact
     """,
 )
+
+ERASED = Check(
+    7,
+    "nothing is left of what was erased",
+    """
+    SELECT run_id, format('%%s rows in %%s', count(*), source) AS detail
+    FROM (
+        SELECT run_id, 'runs' AS source FROM celeriac.runs
+        WHERE input IS NOT NULL OR result IS NOT NULL
+        UNION ALL SELECT run_id, 'messages' FROM celeriac.messages WHERE body IS NOT NULL
+        UNION ALL SELECT run_id, 'inbox' FROM celeriac.inbox WHERE body IS NOT NULL
+        UNION ALL SELECT run_id, 'effects' FROM celeriac.effects
+            WHERE arguments IS NOT NULL OR result IS NOT NULL OR result_artifact IS NOT NULL
+        UNION ALL SELECT run_id, 'effect_attempts' FROM celeriac.effect_attempts
+            WHERE evidence ?| '{result,error,returned,message,recovered}'
+        UNION ALL SELECT run_id, 'model_calls' FROM celeriac.model_calls WHERE selection IS NOT NULL
+        UNION ALL SELECT run_id, 'approvals' FROM celeriac.approvals WHERE arguments IS NOT NULL
+        UNION ALL SELECT run_id, 'approval_decisions' FROM celeriac.approval_decisions AS decision
+            JOIN celeriac.approvals USING (approval_id)
+            WHERE edited_arguments IS NOT NULL OR answers <> '{}'
+    ) AS payload JOIN celeriac.runs AS run USING (run_id)
+    WHERE run.erased_at IS NOT NULL
+    GROUP BY run_id, source
+    UNION ALL
+    SELECT run_id, format('%%s rows in %%s', count(*), source)
+    FROM (
+        SELECT run_id, 'checkpoints' AS source FROM celeriac.checkpoints
+        UNION ALL SELECT run_id, 'messages' FROM celeriac.messages
+        UNION ALL SELECT run_id, 'effect_attempts' FROM celeriac.effect_attempts
+        UNION ALL SELECT run_id, 'model_calls' FROM celeriac.model_calls
+    ) AS row_of JOIN celeriac.runs AS run USING (run_id)
+    WHERE run.pruned_at IS NOT NULL
+    GROUP BY run_id, source
+    """,
+)

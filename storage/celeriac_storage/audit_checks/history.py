@@ -43,7 +43,8 @@ CHECKPOINTS = Check(
         SELECT count(*) AS found, min(step) AS first, max(step) AS last
         FROM celeriac.checkpoints WHERE checkpoints.run_id = runs.run_id
     ) AS checkpoint
-    WHERE found <> step OR found > 0 AND (first, last) <> (0, step - 1)
+    WHERE pruned_at IS NULL
+        AND (found <> step OR found > 0 AND (first, last) <> (0, step - 1))
     """,
 )
 
@@ -59,8 +60,9 @@ MESSAGE_POSITIONS = Check(
     ) AS message
     LEFT JOIN celeriac.checkpoints AS latest
         ON latest.run_id = run.run_id AND latest.step = run.step - 1
-    WHERE found <> run.message_count OR latest.message_count <> run.message_count
-        OR found > 0 AND (first, last) <> (0, run.message_count - 1)
+    WHERE pruned_at IS NULL AND (
+        found <> run.message_count OR latest.message_count <> run.message_count
+        OR found > 0 AND (first, last) <> (0, run.message_count - 1))
     """,
 )
 

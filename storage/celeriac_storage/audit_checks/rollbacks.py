@@ -1,12 +1,12 @@
 """What must hold of calls that were taken back, and of what took them back."""
 
-from celeriac_storage.audit_checks.check import TERMINAL, Check
+from celeriac_storage.audit_checks.check import TERMINAL, Check, is_whole
 
 UNDONE_ONCE = Check(
     3,
     "a call that is rolled back has one undo that took effect, or a person's word, and none is"
     " undone twice",
-    """
+    f"""
     SELECT run_id, format('call %%s is %%s with %%s undos in place, %%s compensations', call_id,
         state, undone, compensated) AS detail
     FROM celeriac.effects AS effect, LATERAL (
@@ -26,7 +26,7 @@ UNDONE_ONCE = Check(
     WHERE undone + compensated > 1
         OR undone > 0 AND state <> 'rolled_back'
         OR compensated > 0 AND state NOT IN ('committed', 'known_bad', 'rolled_back')
-        OR state = 'rolled_back' AND undone = 0 AND NOT is_declared
+        OR state = 'rolled_back' AND undone = 0 AND NOT is_declared AND {is_whole("effect")}
     """,
 )
 
@@ -43,6 +43,7 @@ UNDOS = Check(
         OR undo.rolls_back IS NOT NULL AND (
             original.run_id IS NULL OR run.parent_run_id <> original.run_id
             OR original.arguments IS DISTINCT FROM undo.arguments
+                AND original.erased_at IS NULL AND undo.erased_at IS NULL
             OR coalesce(undo.rolls_back_stands, false)
                 <> (undo.state IN ('in_flight', 'unknown', 'committed', 'known_bad'))
         )

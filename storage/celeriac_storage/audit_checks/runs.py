@@ -119,7 +119,7 @@ USE_COUNTED = Check(
         SELECT count(*) AS calls FROM celeriac.effects
         WHERE effects.run_id = runs.run_id AND rolls_back IS NULL
     ) AS effect
-    WHERE (tool_calls_used, input_tokens_used, output_tokens_used)
+    WHERE pruned_at IS NULL AND (tool_calls_used, input_tokens_used, output_tokens_used)
         <> (calls, tokens_in, tokens_out)
     """,
 )
@@ -150,6 +150,6 @@ LIMITS = Check(
     ) AS used (limited, used, by_the_last, at_least, otherwise) CROSS JOIN LATERAL (
         SELECT coalesce((limits ->> limited)::numeric, otherwise) AS allowed
     ) AS limited_to
-    WHERE used - coalesce(by_the_last, 0) + at_least > allowed
+    WHERE pruned_at IS NULL AND used - coalesce(by_the_last, 0) + at_least > allowed
     """,
 )
