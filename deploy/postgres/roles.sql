@@ -33,6 +33,11 @@ SELECT 'CREATE ROLE celeriac_retention NOLOGIN'
 WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_retention') \gexec
 GRANT celeriac_worker TO celeriac_retention;
 
+-- Auditors read views, and nothing else:
+--     CREATE ROLE auditor LOGIN PASSWORD '...' IN ROLE celeriac_auditor;
+SELECT 'CREATE ROLE celeriac_auditor NOLOGIN'
+WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_auditor') \gexec
+
 -- The schemas of your own tables, which transactional tools write in the step's transaction.
 GRANT CREATE ON DATABASE :"DBNAME" TO celeriac_app;
 

@@ -1,4 +1,4 @@
-"""Pruning and erasing; see the SQL beside this file."""
+"""Pruning, erasing, and what auditors see; see the SQL beside this file."""
 
 from pathlib import Path
 
