@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from celeriac.errors import Conflict, InvalidInput
 from celeriac.ids import RunId, TenantId, ThreadId, UserId
 from celeriac.states import RunStatus
-from celeriac_storage import audit_trail, pruning, requests
+from celeriac_storage import audit_trail, memories, pruning, requests
 from celeriac_storage.database import Database, sqlstate
 
 BATCH_RUNS = 100
@@ -52,17 +52,29 @@ class Erased:
     artifacts_waiting: int = 0  # for their hour to be over
 
 
-Part = Callable[[Connection, Scope], None]
+Part = Callable[[Connection, Scope, UserId], None]
 
 
-def _erase_schedules(connection: Connection, scope: Scope) -> None:
+def _erase_schedules(connection: Connection, scope: Scope, _by: UserId) -> None:
     if scope.kind != "thread":  # each run that a schedule starts has a thread of its own
         connection.exec_driver_sql(
             "SELECT celeriac.erase_schedules(%s, %s)", (scope.tenant_id, scope.user_id)
         )
 
 
-PARTS: Sequence[Part] = (_erase_schedules,)
+def _forget_memories(connection: Connection, scope: Scope, by: UserId) -> None:
+    if scope.kind == "thread":  # they are the user's, wherever they come from
+        return
+    rows = connection.exec_driver_sql(
+        "SELECT user_id, namespace, memory_key FROM celeriac.memories WHERE tenant_id = %s"
+        " AND user_id = coalesce(%s::text, user_id) AND deleted_at IS NULL ORDER BY 1, 2, 3",
+        (scope.tenant_id, scope.user_id),
+    ).all()
+    for owner, namespace, key in rows:
+        memories.forget(connection, scope.tenant_id, owner, namespace, key, by=by)
+
+
+PARTS: Sequence[Part] = (_erase_schedules, _forget_memories)
 """What else there is to erase of a scope, each in a transaction of its own. Idempotent, since after
 a kill in the middle the whole is said again."""
 
@@ -121,7 +133,7 @@ def erase(
             ) from error
     for part in PARTS:
         with database.begin() as connection:
-            part(connection, scope)
+            part(connection, scope, by)
     with database.begin() as connection:
         done.answers = _erase_answers(connection, scope)
         done.artifacts = pruning.sweep_artifacts(connection)

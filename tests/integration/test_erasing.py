@@ -282,6 +282,20 @@ def test_a_users_schedules_are_removed_with_what_they_start_runs_with(desk: Desk
     assert desk.tables_with_the_secret(f"{SECRET} of bob") == ["schedule_fires", "schedules"]
 
 
+def test_what_is_remembered_of_a_user_goes_as_well(desk: Desk) -> None:
+    desk.go_on(desk.tell())
+    desk.go_on(desk.tell("bob"))
+    for user in (ALICE, "bob"):
+        desk.client.remember("favourite", f"city of {user}", user_id=user, by=user)
+    assert desk.rows("SELECT FROM celeriac.memories WHERE content IS NOT NULL")
+
+    desk.erase()
+
+    left = desk.rows("SELECT user_id, deleted_by FROM celeriac.memories ORDER BY 1")
+    assert [tuple(row) for row in left] == [(ALICE, ADMIN), ("bob", None)]
+    assert desk.violations() == []
+
+
 def test_a_run_that_goes_on_is_in_the_way_or_cancelled(desk: Desk) -> None:
     done, waiting = desk.tell(), desk.tell()
     desk.go_on(done)
