@@ -55,6 +55,9 @@ EVENTS: Mapping[str, str] = {
     "({correction} of {max_corrections})",
     "contract.unmet": "it ends, and something is missing of its contract ({enforcement})",
     "memory.decided": "the policy has decided about what {call_id} would remember: {reason}",
+    "budget.warned": "the budget of {scope} {subject} is nearly used up ({measure})",
+    "budget.exceeded": "the next step needs {needed} {measure}, and the budget of "
+    "{scope} {subject} does not have them",
     "undo.requested": "people are asked to undo {tool} ({call_id}) by hand",
     "rollback.requested": "{by} asked to undo run {run_id} from step {from_step} on",
     "rollback.planned": "it is known how each call is undone",
@@ -73,7 +76,7 @@ EVENTS: Mapping[str, str] = {
 
 BAD = frozenset(
     {
-        "run.deadline_passed", "workspace.drifted", "contract.unmet",
+        "run.deadline_passed", "workspace.drifted", "contract.unmet", "budget.exceeded",
         "run.recovered", "run.stumbled", "run.needs_attention", "run.failed", "model.failed",
         "effect.unknown", "effect.known_bad", "effect.failed", "results.refused",
         "approval.revoked",
@@ -120,12 +123,16 @@ def _pause(run: Run, wait: Wait) -> str:
         case Phase.WAITING_THREAD:
             return f"It waits for its turn in thread {run.thread_id}, behind {wait.behind}."
         case Phase.WAITING_TIMER if wait.wake_at is not None:
-            return f"It tries again at {wait.wake_at:%H:%M:%S} UTC."
+            return f"It goes on at {wait.wake_at:%Y-%m-%d %H:%M:%S} UTC."
         case Phase.WAITING_APPROVAL:
             return "A person has to decide about a call."
         case Phase.WAITING_USER:
             return "It waits for its user to say something."
         case Phase.WAITING_EXTERNAL:
             return "Another process executes a call, and its result is waited for."
-        case _:
+        case Phase.WAITING_BUDGET:
+            return "It waits for room in a budget, which somebody may top up."
+        case Phase.WAITING_CHILD:
             return "It waits for another run that it started."
+        case _:
+            return "It goes on in a moment."

@@ -277,6 +277,7 @@ BEGIN
     UPDATE celeriac.model_calls SET selection = NULL,
         error = celeriac.kind_of_error(error)
     WHERE run_id = ANY (of_runs) AND (selection IS NOT NULL OR error IS NOT NULL);
+    DELETE FROM celeriac.recalls WHERE run_id = ANY (of_runs);  -- by the memories' keys
     UPDATE celeriac.approval_decisions SET edited_arguments = NULL, answers = '{}',
         reason = CASE reason WHEN '' THEN '' ELSE '(erased)' END, erased_at = now_erased
     WHERE erased_at IS NULL
@@ -419,6 +420,7 @@ BEGIN
     DELETE FROM celeriac.events USING celeriac.runs AS run
     WHERE run.run_id = ANY (pruned) AND events.run_id = run.run_id AND seq < last_event_seq;
     DELETE FROM celeriac.model_calls WHERE run_id = ANY (pruned);
+    DELETE FROM celeriac.selections WHERE run_id = ANY (pruned);
     DELETE FROM celeriac.effect_attempts WHERE run_id = ANY (pruned);
     DELETE FROM celeriac.effects AS effect
     WHERE run_id = ANY (pruned) AND kind = 'none' AND rolls_back IS NULL
