@@ -75,13 +75,15 @@ def test_a_call_whose_key_makes_it_safe_is_sent_again_after_its_time() -> None:
 
 
 def test_what_the_target_shows_is_done() -> None:
-    assert decided(lost(), says(Done(RESULT))) == Settle(EffectState.COMMITTED, RESULT)
+    seen = Settle(EffectState.COMMITTED, RESULT, is_seen=True)
+
+    assert decided(lost(), says(Done(RESULT))) == seen
 
 
 def test_a_target_that_only_says_done_leaves_the_result_that_the_tool_returned() -> None:
     call = lost(returned=RESULT, has_returned=True)
 
-    assert decided(call, says(Done())) == Settle(EffectState.COMMITTED, RESULT)
+    assert decided(call, says(Done())) == Settle(EffectState.COMMITTED, RESULT, is_seen=True)
 
 
 def test_what_is_certainly_not_done_is_sent_again_with_the_same_key() -> None:
