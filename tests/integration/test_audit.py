@@ -581,6 +581,38 @@ DAMAGES = [
         "tokens of run budgeted: with step 1 of run budgeted, 115 of 110",
         None,
     ),
+    Damage(
+        audit_checks.waits.TIMERS,
+        """
+        INSERT INTO celeriac.timers (run_id, timer_id, due_at)
+        VALUES ('flying', 'nap', now() - interval '1 h')
+        """,
+        "timer nap was due at",
+        "flying",
+    ),
+    Damage(
+        audit_checks.waits.TIMERS,
+        """
+        UPDATE celeriac.runs SET status = 'paused', phase = 'waiting_timer',
+            resume_phase = 'waiting_model', published_at = NULL
+        WHERE run_id = 'queued'
+        """,
+        "it waits for a timer that nobody has set",
+        "queued",
+    ),
+    Damage(
+        audit_checks.waits.FIRES,
+        """
+        INSERT INTO celeriac.schedules (tenant_id, schedule_id, user_id, agent, input, cron,
+            time_zone, overlap, catch_up, catch_up_limit, jitter_seconds, created_by)
+        SELECT tenant_id, 'nightly', user_id, agent, '1', '0 2 * * *', 'UTC', 'skip', 'last', 1, 0,
+            user_id FROM celeriac.runs WHERE run_id = 'completed';
+        INSERT INTO celeriac.schedule_fires (tenant_id, schedule_id, scheduled_at, outcome, run_id)
+        SELECT tenant_id, 'nightly', '2026-01-01 02:00Z', 'started', run_id
+        FROM celeriac.runs WHERE run_id = 'completed';
+        """,
+        "schedule nightly at 2026-01-01",
+    ),
 ]
 
 
@@ -600,9 +632,16 @@ def test_each_kind_of_damage_is_seen_as_exactly_that(lively: Hand, damage_done: 
 
 
 def test_no_check_is_without_a_damage_that_it_sees() -> None:
-    # Damaged in test_approvals_audit.py and test_rollback.py.
     elsewhere = {
         audit_checks.effects.RECEIPTS,  # test_receipts
+        audit_checks.memories.ALLOWED,  # tests/memory/test_guards
+        audit_checks.memories.GOVERNED,
+        audit_checks.memories.HASHES,
+        audit_checks.memories.OWNED,
+        audit_checks.waits.CHILDREN,  # test_children
+        audit_checks.waits.CHILD_USE,
+        audit_checks.waits.WAITING_PARENTS,
+        # test_approvals_audit, test_rollback
         audit_checks.decisions.DECISIONS,
         audit_checks.decisions.PROPOSALS,
         audit_checks.hashes.APPROVAL_HASHES,
