@@ -563,7 +563,7 @@ def test_doctor_lists_every_setting_and_finds_nothing_wrong(
     [name for name, field in Settings.model_fields.items() if "SecretStr" in str(field.annotation)],
 )
 def test_doctor_masks_every_secret_setting(name: str) -> None:
-    schemes = {"broker_url": "redis", "flower_auth": "", "token": ""}
+    schemes = {"broker_url": "redis", "flower_auth": "", "token": "", "metrics_token": ""}
     scheme = schemes.get(name, "postgresql")
     password = f"Zx9{name}2Qw8"  # of its own: one that was seen before is known as a secret
     secret = f"operator:{password}"
@@ -573,7 +573,7 @@ def test_doctor_masks_every_secret_setting(name: str) -> None:
     result = _invoke(given.pop("database_url", None), ("doctor", "--json"), **given)
 
     settings = {each["name"]: each["value"] for each in json.loads(result.stdout)["settings"]}
-    shown = "[redacted]" if name == "token" else value.replace(password, "[redacted]")
+    shown = "[redacted]" if name.endswith("token") else value.replace(password, "[redacted]")
     assert settings[f"CELERIAC_{name.upper()}"] == shown
     assert password not in result.output
 

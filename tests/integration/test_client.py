@@ -353,7 +353,7 @@ def test_a_run_is_shown_with_exactly_the_fields_of_the_contract(client: Client, 
         "run_id", "thread_id", "user_id", "agent", "status", "phase", "outcome", "step", "epoch",
         "worker_id", "deaths", "input", "result", "error", "created_at", "finished_at", "steps",
         "effects", "approvals", "kind", "rolls_back", "rollbacks", "parent", "children",
-        "start_at", "deadline_at",
+        "start_at", "deadline_at", "contract", "use", "erased_at", "pruned_at",
     ]  # fmt: skip
     (step,) = cast(list[dict[str, Any]], shown["steps"])
     assert list(step) == ["step", "kind", "worker_id", "started_at", "committed_at"]
