@@ -249,20 +249,20 @@ def test_what_is_public_is_so_for_everybody(scene: Scene) -> None:
             assert scene.api.holder_of(token).request(method, path).status_code == 200, path
 
 
-def test_a_stranger_is_refused_everywhere_and_changes_nothing(scene: Scene) -> None:
+@pytest.mark.parametrize("name", STRANGERS)  # each within what one address may try
+def test_a_stranger_is_refused_everywhere_and_changes_nothing(scene: Scene, name: str) -> None:
     before = scene.facts()
 
-    for name, header in STRANGERS.items():
-        person = scene.api.holder_of(None)
-        if header is not None:
-            person.headers.update({b"Authorization": header.encode("latin-1")})
-        for endpoint in ALL:
-            answer = scene.ask(endpoint, person)
-            assert problem(answer) == (401, "unauthenticated"), (name, endpoint.action)
-            assert answer.headers["www-authenticate"] == 'Bearer realm="celeriac"'
-        for method, path in SCHEDULES:
-            answer = person.request(method, path.replace("{}", "s1"))
-            assert problem(answer) == (401, "unauthenticated"), (name, method, path)
+    person = scene.api.holder_of(None)
+    if (header := STRANGERS[name]) is not None:
+        person.headers.update({b"Authorization": header.encode("latin-1")})
+    for endpoint in ALL:
+        answer = scene.ask(endpoint, person)
+        assert problem(answer) == (401, "unauthenticated"), endpoint.action
+        assert answer.headers["www-authenticate"] == 'Bearer realm="celeriac"'
+    for method, path in SCHEDULES:
+        answer = person.request(method, path.replace("{}", "s1"))
+        assert problem(answer) == (401, "unauthenticated"), (method, path)
 
     assert scene.facts() == before
     assert scene.api.denials() == []

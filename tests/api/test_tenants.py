@@ -34,6 +34,7 @@ def desk(api: Api, database: Database, broker_url: str) -> Iterator[Desk]:
     desk = Desk(
         database, broker_url, ledger, [refund_tool(ledger, Approval())], [("refund", REFUND)]
     )
+    desk.client.set_budget("tenant", "default", "steps", hard_limit=100)
     run_id, _ = desk.propose()
     desk.client.set_principal("carl", roles=["cashier"])
     carl = api.person("carl", "operator")
@@ -49,7 +50,11 @@ def desk(api: Api, database: Database, broker_url: str) -> Iterator[Desk]:
     visitors.close()
     desk.client.remember("seat", "aisle", user_id="alice")
     with database.connect() as connection:
-        connection.exec_driver_sql("INSERT INTO celeriac.recalls VALUES (%s, 0, '{}')", (run_id,))
+        for table in ("recalls", "selections"):
+            connection.exec_driver_sql(
+                f"INSERT INTO celeriac.{table} (run_id, step, selection) VALUES (%s, 9, '{{}}')",
+                (run_id,),
+            )
     yield desk
     desk.close()
 
