@@ -1,1 +1,4 @@
-"""What moves without a user: failover, redispatch and timers. `scheduler.Scheduler` is the loop."""
+"""What moves without a user: failover, redispatch, timers, schedules, deadlines, retention.
+
+`scheduler.Scheduler` is the loop.
+"""

@@ -22,9 +22,9 @@ NEXT_ENTRY = """(
 
 UNANSWERED: dict[str, JsonValue] = {
     "kind": "cancelled",
-    "message": "the run was cancelled before the result of this call came in",
+    "message": "the run ended before the result of this call came in",
 }
-"""The error of a call that another process was to execute."""
+"""The error of a call that another process, or another run, was to answer."""
 
 
 def settle(

@@ -247,7 +247,7 @@ def test_scripts_and_styles_are_served_from_here_alone(alice: Visitor) -> None:
 
 def test_the_console_is_in_no_api_document(api: Api) -> None:
     assert all(
-        path.startswith("/v1/") or path in ("/healthz", "/readyz")
+        path.startswith("/v1/") or path in ("/healthz", "/readyz", "/metrics")
         for path in api.app.openapi()["paths"]
     )
 
