@@ -112,7 +112,9 @@ def require_run(connection: Connection, caller: Caller, action: str, run_id: Run
 def require_schedule(connection: Connection, caller: Caller, action: str, schedule_id: str) -> None:
     """Raise `UnknownSchedule` unless the caller may see the schedule, `RoleMissing` unless he may
     do this. Needs the transaction in which he does it."""
-    owner = owner_of_schedule(connection, caller.tenant_id, schedule_id)
+    owner = None
+    if is_id(schedule_id):
+        owner = owner_of_schedule(connection, caller.tenant_id, schedule_id)
     if owner is None or (owner != caller.user_id and not sees_all(caller, "show_schedule")):
         raise unknown_schedule(schedule_id)
     require(caller, action, is_own=owner == caller.user_id)

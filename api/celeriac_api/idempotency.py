@@ -160,6 +160,8 @@ def _fingerprint(request: Request, action: str) -> bytes:
     if isinstance(body, dict):
         body = {name: value for name, value in body.items() if name != "idempotency_key"}
     asked = [_VERSION, request.method, action, request.path_params, body or None]
+    if request.query_params:  # only then: of keys that are stored the fingerprints stay
+        asked.append(sorted(request.query_params.multi_items()))
     canonical = json.dumps(asked, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).digest()
 

@@ -7,7 +7,7 @@ coder = Agent("coder", model, tools=workspace_tools(tests=["pytest"]), contract=
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -30,8 +30,8 @@ class Contract:
     require_workspace_mutation: bool = False
     """Some file is not what it was when the run began, by its content."""
     paths_changed: Sequence[str] = ()
-    """So is some file of each of these patterns: `*` stands for any characters but `/`, `**` for
-    any at all, `?` for one."""
+    """So is some file of each of these patterns: `*` stands for any characters but `/`, `?` for
+    one, and `**` between two `/` for any folders."""
     require_observed_effect: bool | Sequence[str] = False
     """Some call, or some call of each of these tools, took effect outside of the workspace and was
     seen there: by its `verify`, in this database, or by a receipt. A change of files counts only
@@ -56,6 +56,11 @@ class Contract:
         for pattern in self.paths_changed:
             if not pattern or pattern.startswith("/") or ".." in pattern.split("/"):
                 raise InvalidAgent(f"paths_changed: {pattern!r} names no path inside a workspace")
+            if any("**" in part and part != "**" for part in pattern.split("/")):
+                raise InvalidAgent(
+                    f"paths_changed: in {pattern!r} ** stands beside something else; it is for "
+                    "whole folders, as in src/**/*.py"
+                )
         for command in self.command_succeeded:
             if isinstance(command, str) or not command:
                 raise InvalidAgent(f"command_succeeded: {command!r} is no list of words")
@@ -112,17 +117,39 @@ class Contract:
 def matches(pattern: str, path: str) -> bool:
     """Whether a path is one of a pattern, however their letters are composed: a name that was typed
     on one machine reads the same on another, which writes its accents apart."""
-    return re.fullmatch(_expression(_composed(pattern)), _composed(path), re.DOTALL) is not None
+    segments = _composed(path).split("/")
+    places = {0}  # in the path, up to which the pattern's segments so far may reach
+    *those_before, last = _composed(pattern).split("/")
+    for wanted in those_before:
+        if wanted == "**":
+            places = set(range(min(places, default=len(segments)), len(segments)))
+        else:
+            places = {place + 1 for place in places if _fits(wanted, segments[place:])}
+    if last == "**":
+        return any(place < len(segments) for place in places)
+    return len(segments) - 1 in places and _fits(last, segments[-1:])
 
 
 def _composed(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def _expression(pattern: str) -> str:
-    parts = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
-    wild = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return "".join(wild.get(part, re.escape(part)) for part in parts)
+def _fits(wanted: str, segments: Sequence[str]) -> bool:
+    """Whether the first of the segments is one of the pattern's segment `wanted`."""
+    if not segments:
+        return False
+    first, *middle = ("".join(_fixed(each)) for each in wanted.split("*"))
+    if not middle:
+        return re.fullmatch(first, segments[0], re.DOTALL) is not None
+    # What stands between two stars is looked for once, where it comes first, and never again: time
+    # is linear in the segment, which another process may have made up.
+    *middle, end = middle
+    expression = first + "".join(f"(?>.*?{each})" for each in middle) + f".*{end}"
+    return re.fullmatch(expression, segments[0], re.DOTALL) is not None
+
+
+def _fixed(piece: str) -> Iterator[str]:
+    return ("." if each == "?" else re.escape(each) for each in piece)
 
 
 def _listed(value: Any) -> JsonValue:

@@ -21,7 +21,7 @@ def unmet_contracts(connection: Connection, run_id: RunId | None) -> Iterator[tu
     rows = connection.exec_driver_sql(
         """
         SELECT run_id, contract FROM celeriac.runs
-        WHERE status = 'completed' AND contract ->> 'enforcement' = 'strict' AND pruned_to_seq = 0
+        WHERE status = 'completed' AND contract ->> 'enforcement' = 'strict' AND erased_at IS NULL
             AND run_id = coalesce(%s::text, run_id)
         ORDER BY run_id
         """,

@@ -100,6 +100,8 @@ def erase(
     with database.begin() as connection:
         _check_exists(connection, scope)
     if cancels:
+        with database.begin() as connection:  # or it starts runs anew while these are ended
+            _erase_schedules(connection, scope, by)
         for run_id in _going_on(database, scope):
             with database.begin() as connection:
                 _cancel(connection, run_id, by)
@@ -115,6 +117,8 @@ def erase(
             runs=found,
             cancels=cancels,
         )
+        # Waits for one that fires just now, whose run is then not at rest.
+        _erase_schedules(connection, scope, by)
     done = Erased()
     while runs := _next(database, scope, batch):
         try:

@@ -108,6 +108,17 @@ def test_a_pattern_names_paths(pattern: str, path: str, is_one: bool) -> None:
     assert matches(pattern, path) is is_one
 
 
+@pytest.mark.timeout(60)  # a search that comes back takes hours
+def test_a_path_that_somebody_made_up_for_it_takes_no_time() -> None:
+    assert not matches("/".join(["**", "src"] * 8), "src/" * 1000 + "x")
+    assert not matches("*a" * 20 + "*b", "a" * 4000)
+
+
+def test_two_stars_stand_for_whole_folders_only() -> None:
+    with pytest.raises(InvalidAgent, match=r"whole folders, as in src/\*\*/\*\.py"):
+        Contract(paths_changed=["src/**.py"])
+
+
 def test_what_tests_leave_behind_is_no_change_and_makes_nothing_stale() -> None:
     cache = replace(checked(), changes=change("cache/x", None, B).changes)
     assert missing(MUTATED, cache) == ["require_workspace_mutation"]

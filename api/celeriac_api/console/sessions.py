@@ -10,7 +10,7 @@ from fastapi import Depends, Request, Response
 from starlette.exceptions import HTTPException
 
 from celeriac_api.authentication import admitted
-from celeriac_api.caller import Caller, service_of
+from celeriac_api.caller import Caller, peer_of, service_of
 from celeriac_storage import console_sessions
 from celeriac_storage.console_sessions import Session
 
@@ -34,8 +34,14 @@ def signed_in(request: Request) -> Caller:
     cookie = request.cookies.get(COOKIE, "")
     session = None
     if 0 < len(cookie) <= _LONGEST_COOKIE_CHARACTERS:
-        with service_of(request).ready().begin() as connection:
+        service, peer = service_of(request), peer_of(request)
+        service.strangers.admit(cookie, peer)
+        with service.ready().begin() as connection:
             session = console_sessions.find(connection, cookie)
+        if session is None:
+            service.strangers.note_refused(cookie, peer)
+        else:
+            service.strangers.note_good(cookie)
     if session is None:
         raise SignedOut
     request.state.signed_in = SignedIn(session, _csrf(cookie))

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from celeriac.errors import RateLimited, Unauthenticated
 from celeriac_api.authentication import owner_of_token
-from celeriac_api.caller import service_of
+from celeriac_api.caller import peer_of, service_of
 from celeriac_api.console.forms import PostedForm, read_fields
 from celeriac_api.console.pages import PageRoute, render, see
 from celeriac_api.console.sessions import (
@@ -73,9 +73,12 @@ def _opened(request: Request, token: str) -> str:
     """The cookie of a new session. Raises `Unauthenticated` or `RateLimited`."""
     service = service_of(request)
     if token.startswith(console_sessions.ONE_TIME_SCHEME):
+        peer = peer_of(request)
+        service.strangers.admit(token, peer)
         with service.ready().begin() as connection:
             cookie = console_sessions.open_with_one_time_token(connection, token)
         if cookie is None:
+            service.strangers.note_refused(token, peer)
             raise Unauthenticated(
                 "this one-time token opens nothing: it was used, is older than a day, or is "
                 "mistyped. The next `celeriac up` prints another, and a token of the API does as "

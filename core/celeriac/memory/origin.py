@@ -6,7 +6,7 @@ not be what only a tool's result says. That compares words: content that a model
 words, or in another language, is not told from what the user meant.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from celeriac.codec import JsonValue
@@ -76,8 +76,9 @@ def find_words(seen: Seen, words_of_user: str) -> Said | None:
 def _is_copied(value: str, result: str, by_user: str) -> bool:
     """Whether `value` says what `result` says and the user does not."""
     told = telling_words(value) - _SAYS_NOTHING
-    from_result = {word for word in told if word in telling_words(result)}
-    brought = from_result - {word for word in told if _is_known(word, by_user)}
+    said = set(words(by_user))
+    stems = {word[:_STEM_CHARACTERS] for word in said}
+    brought = {word for word in told & telling_words(result) if not _is_known(word, said, stems)}
     if any(any(each.isdigit() for each in word) for word in brought):
         return True
     if brought and 2 * len(brought) >= len(told):
@@ -91,10 +92,7 @@ def _is_copied(value: str, result: str, by_user: str) -> bool:
     return False
 
 
-def _is_known(word: str, by_user: str) -> bool:
+def _is_known(word: str, said: Set[str], stems: Set[str]) -> bool:
     """Whether the user has said it, or another form of it: `seats` where he said `seat`."""
     stem = word[:_STEM_CHARACTERS]
-    return any(
-        each == word or (len(stem) == _STEM_CHARACTERS and each.startswith(stem))
-        for each in words(by_user)
-    )
+    return word in said or (len(stem) == _STEM_CHARACTERS and stem in stems)

@@ -137,7 +137,16 @@ class MemoryPolicy:
 
     def evaluate(self, candidate: MemoryCandidate) -> MemoryDecision:
         """Decide. The same candidate gets the same decision; nothing is read or written."""
-        for rule in (_malformed, _sensitive, self._unwanted, _procedural, self._incidental):
+        # Size before all that reads it: what looks for secrets is not linear.
+        rules = (
+            _malformed,
+            self._too_large,
+            _sensitive,
+            self._unwanted,
+            _procedural,
+            self._incidental,
+        )
+        for rule in rules:
             if (refusal := rule(candidate)) is not None:
                 return refusal
         if candidate.kind == MemoryKind.PROCEDURAL:
@@ -164,15 +173,19 @@ class MemoryPolicy:
         """sha256 of its JSON form, 64 hex digits."""
         return hashlib.sha256(dumps(self.to_json()).encode()).hexdigest()
 
+    def _too_large(self, candidate: MemoryCandidate) -> MemoryDecision | None:
+        if len(text_of(candidate.value)) <= self.most_characters:
+            return None
+        return MemoryDecision(
+            Reason.TOO_LARGE, f"it is longer than {self.most_characters} characters"
+        )
+
     def _unwanted(self, candidate: MemoryCandidate) -> MemoryDecision | None:
         if candidate.namespace not in self.namespaces:
             return MemoryDecision(
                 Reason.INVALID_NAMESPACE,
                 f"this agent keeps nothing there; its namespaces are {', '.join(self.namespaces)}",
             )
-        if len(text_of(candidate.value)) > self.most_characters:
-            most = self.most_characters
-            return MemoryDecision(Reason.TOO_LARGE, f"it is longer than {most} characters")
         if self.also_refuse is not None and (why := self.also_refuse(candidate)) is not None:
             return MemoryDecision(Reason.POLICY, why)
         return None

@@ -89,7 +89,7 @@ ERASED = Check(
         UNION ALL SELECT run_id, 'effects' FROM celeriac.effects
             WHERE arguments IS NOT NULL OR result IS NOT NULL OR result_artifact IS NOT NULL
         UNION ALL SELECT run_id, 'effect_attempts' FROM celeriac.effect_attempts
-            WHERE evidence ?| '{result,error,returned,message,recovered}'
+            WHERE evidence - '{by,is_over,verified,is_retried}'::text[] <> '{}'
         UNION ALL SELECT run_id, 'model_calls' FROM celeriac.model_calls WHERE selection IS NOT NULL
         UNION ALL SELECT run_id, 'approvals' FROM celeriac.approvals WHERE arguments IS NOT NULL
         UNION ALL SELECT run_id, 'approval_decisions' FROM celeriac.approval_decisions AS decision

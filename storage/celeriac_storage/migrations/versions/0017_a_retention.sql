@@ -330,6 +330,7 @@ BEGIN
         pruned_at = clock_timestamp()
     WHERE tenant_id = of_tenant AND body IS NOT NULL AND (of_user IS NULL AND of_runs IS NULL
         OR principal = of_user
+        OR strpos(body, '"user_id": "' || of_user || '"') > 0  -- as answers are written
         OR EXISTS (SELECT FROM unnest(of_runs) AS run_id WHERE strpos(body, run_id) > 0));
     GET DIAGNOSTICS found = ROW_COUNT;
     RETURN found;
@@ -356,6 +357,12 @@ BEGIN
     UPDATE celeriac.schedules SET input = '"(erased)"', next_fire_at = NULL, due_at = NULL,
         removed_at = coalesce(removed_at, clock_timestamp())
     WHERE tenant_id = of_tenant AND user_id = coalesce(of_user, user_id);
+    -- No time that is still to be started starts anything any more.
+    UPDATE celeriac.schedule_fires AS fire SET outcome = 'skipped'
+    FROM celeriac.schedules AS schedule
+    WHERE (fire.tenant_id, fire.schedule_id) = (schedule.tenant_id, schedule.schedule_id)
+        AND schedule.tenant_id = of_tenant AND schedule.user_id = coalesce(of_user, schedule.user_id)
+        AND fire.outcome = 'queued';
     UPDATE celeriac.schedule_fires AS fire SET error = celeriac.kind_of_error(error)
     FROM celeriac.schedules AS schedule
     WHERE (fire.tenant_id, fire.schedule_id) = (schedule.tenant_id, schedule.schedule_id)
@@ -440,7 +447,8 @@ END $$;
 -- Rights ------------------------------------------------------------------------------------------
 
 REVOKE EXECUTE ON FUNCTION celeriac.erase_runs, celeriac.erase_answers, celeriac.erase_schedules,
-    celeriac.sweep_artifacts, celeriac.prune_runs, celeriac.take_payload FROM PUBLIC;
+    celeriac.sweep_artifacts, celeriac.prune_runs, celeriac.take_payload,
+    celeriac.touch_artifact FROM PUBLIC;
 DO $$
 BEGIN
     BEGIN
@@ -450,6 +458,12 @@ BEGIN
         WHEN insufficient_privilege THEN
             RAISE NOTICE 'role celeriac_retention was not created: this login may not create roles';
     END;
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_worker') THEN
+        GRANT EXECUTE ON FUNCTION celeriac.touch_artifact TO celeriac_worker;
+    END IF;
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_api') THEN
+        GRANT EXECUTE ON FUNCTION celeriac.touch_artifact TO celeriac_api;
+    END IF;
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_retention') THEN
         IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_worker') THEN
             BEGIN
