@@ -89,6 +89,7 @@ class Redispatch:
     def mind_budgets(self) -> None:
         """Queue the runs for which their budgets have room again."""
         with self._database.connect() as connection:
+            budgets.release_ended(connection)
             due = budgets.wake_for_room(connection)
         self._outlet.publish(due)
 

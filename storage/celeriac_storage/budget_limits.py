@@ -17,8 +17,8 @@ from celeriac.reports import Budget
 from celeriac_storage import audit_trail
 
 HAS_BUDGETS = """EXISTS (
-    SELECT FROM celeriac.budgets AS budget
-    WHERE budget.tenant_id = run.tenant_id AND (budget.scope, budget.subject) IN (
+    SELECT FROM celeriac.budgets AS b
+    WHERE b.tenant_id = run.tenant_id AND (b.scope, b.subject) IN (
         ('tenant', run.tenant_id), ('user', run.user_id), ('thread', run.thread_id),
         ('run', run.run_id))
 )"""

@@ -71,6 +71,26 @@ SETTLE = ", celeriac.settle(run_id, %(step)s, epoch, %(budget_uses)s::jsonb, %(w
 """In the select list of a step's commit, from its run."""
 
 
+def settle(connection: Connection, claim: Claim, use: Use) -> None:
+    """The same in a statement of its own, the last of the step's transaction."""
+    driver_of(connection).execute(
+        "SELECT celeriac.settle(%(run_id)s, %(step)s, %(epoch)s, %(budget_uses)s::jsonb,"
+        " %(warned)s::jsonb)",
+        {
+            "run_id": claim.run_id,
+            "step": claim.step,
+            "epoch": claim.epoch,
+            **settle_parameters(use),
+        },
+    )
+
+
+def release_ended(connection: Connection) -> None:
+    """Give back what lost claims of runs that have ended since reserved of steps, calls and time:
+    no further step of theirs does."""
+    connection.exec_driver_sql("SELECT celeriac.release_ended()")
+
+
 def settle_parameters(use: Use) -> dict[str, str]:
     return {
         "budget_uses": dumps(_amounts(use.amounts)),

@@ -22,12 +22,13 @@ from celeriac_storage.threads import HOLDS_THREAD, wake_next_of_thread
 
 
 def overdue(connection: Connection, limit: int = 100) -> list[RunId]:
-    """Runs whose deadline has passed since somebody last looked, for `end`: a transaction each."""
+    """Runs whose deadline has passed, for `end`, a transaction each: those that nobody has looked
+    at since, and those on which nobody works. (A step that was in progress then may be lost.)"""
     rows = connection.exec_driver_sql(
         """
         SELECT run_id FROM celeriac.runs
-        WHERE deadline_at <= clock_timestamp() AND deadline_passed_at IS NULL
-            AND finished_at IS NULL
+        WHERE deadline_at <= clock_timestamp() AND finished_at IS NULL
+            AND (deadline_passed_at IS NULL OR status IN ('queued', 'paused'))
         ORDER BY deadline_at LIMIT %s
         """,
         (limit,),
@@ -40,28 +41,29 @@ def end(connection: Connection, run_id: RunId) -> bool:
     news. Needs a transaction. A run that somebody has locked is left for the next time."""
     row = connection.exec_driver_sql(
         f"""
-        SELECT status, deadline_at, tenant_id, thread_id, {HOLDS_THREAD}
+        SELECT status, deadline_at, tenant_id, thread_id, deadline_passed_at IS NULL, {HOLDS_THREAD}
         FROM celeriac.runs AS active
-        WHERE run_id = %s AND deadline_at <= clock_timestamp() AND deadline_passed_at IS NULL
-            AND finished_at IS NULL
+        WHERE run_id = %s AND deadline_at <= clock_timestamp() AND finished_at IS NULL
+            AND (deadline_passed_at IS NULL OR status IN ('queued', 'paused'))
         FOR UPDATE SKIP LOCKED
         """,
         (run_id,),
     ).fetchone()
     if row is None:
         return False
-    status, deadline_at, tenant_id, thread_id, holds_thread = row
+    status, deadline_at, tenant_id, thread_id, is_news, holds_thread = row
     status = RunStatus(status)
-    connection.exec_driver_sql(
-        "UPDATE celeriac.runs SET deadline_passed_at = clock_timestamp() WHERE run_id = %s",
-        (run_id,),
-    )
-    passed: dict[str, JsonValue] = {"deadline_at": deadline_at.astimezone(UTC).isoformat()}
-    run_events.append(connection, run_id, [("run.deadline_passed", passed)], is_request=True)
+    if is_news:
+        connection.exec_driver_sql(
+            "UPDATE celeriac.runs SET deadline_passed_at = clock_timestamp() WHERE run_id = %s",
+            (run_id,),
+        )
+        passed: dict[str, JsonValue] = {"deadline_at": deadline_at.astimezone(UTC).isoformat()}
+        run_events.append(connection, run_id, [("run.deadline_passed", passed)], is_request=True)
     if status in (RunStatus.RUNNING, RunStatus.NEEDS_ATTENTION) or finds_out(
         connection, run_id, status
     ):
-        return True
+        return bool(is_news)
     error = passed_error(deadline_at)
     facts: dict[str, JsonValue] = {"outcome": "limit_exceeded", "error": error}
     ending.end(

@@ -17,11 +17,11 @@ WITH run AS (
         step = step + %(advance)s,
         status = %(status)s, phase = %(phase)s, resume_phase = %(resume_phase)s,
         outcome = %(outcome)s, result = %(result)s::jsonb, error = %(error)s::jsonb,
-        claim_token = CASE WHEN %(keeps_claim)s THEN claim_token END,
-        step_started_at = CASE WHEN %(keeps_claim)s THEN clock_timestamp() END,
-        step_deadline = CASE WHEN %(keeps_claim)s
-            THEN clock_timestamp() + make_interval(secs => %(deadline_seconds)s) END,
-        wake_at = clock_timestamp() + make_interval(secs => %(wake_after_seconds)s),
+        claim_token = CASE WHEN %(keeps)s THEN claim_token END,
+        step_started_at = CASE WHEN %(keeps)s THEN clock_timestamp() END,
+        step_deadline = CASE WHEN %(keeps)s
+            THEN clock_timestamp() + make_interval(secs => %(deadline)s) END,
+        wake_at = clock_timestamp() + make_interval(secs => %(wake_after)s),
         published_at = CASE WHEN %(status)s = 'queued' THEN clock_timestamp() END,
         publish_count = CASE WHEN %(status)s = 'queued' THEN 1 ELSE 0 END,
         strikes = CASE WHEN %(advance)s = 1 THEN 0 ELSE strikes END,
@@ -196,7 +196,7 @@ SELECT step, status, committed_at, last_event_seq, {is_budgeted}{checks} FROM ru
 # Under our claim nobody else moves an effect; if one is not in the state we saw, stop everything.
 _SETTLED_CHECK = """,
     celeriac.demand((SELECT count(*) FROM settled) = %(settled_count)s,
-        'an effect of this step is not in the state the step found it in')"""
+        'an effect of this step has moved')"""
 
 _HEARD_CHECK = """,
     celeriac.demand((SELECT count(*) FROM heard) = %(words)s,

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from celeriac.codec import JsonValue, dumps
 from celeriac.states import EffectState, Phase, RunStatus
 from celeriac_storage import children
-from celeriac_storage.budgets import settle_parameters
+from celeriac_storage.budgets import settle, settle_parameters
 from celeriac_storage.claims import Claim, refusal
 from celeriac_storage.database import fetch_row
 from celeriac_storage.step_record import (
@@ -52,6 +52,9 @@ def commit(
     for something (cancel …) since the claim; nothing is written in either case. A step that
     releases its thread needs a transaction around it, because it wakes the next run; others do not.
     """
+    # What ends or waits wakes other runs, and may wait for their rows: then budgets come last, so
+    # that nobody who holds one waits for a run.
+    settles_last = record.budget_use is not None and record.next.releases_thread
     row = fetch_row(
         connection,
         statement(
@@ -70,7 +73,7 @@ def commit(
             any(effect.is_attempt for effect in record.settled),
             record.model_call is not None,
             keep_claim_seconds is not None,
-            record.budget_use is not None,
+            record.budget_use is not None and not settles_last,
             record.next.budget is not None,
         ),
         _parameters(claim, record, keep_claim_seconds),
@@ -83,6 +86,8 @@ def commit(
     committed = Committed(row[0], RunStatus(row[1]), row[2], row[3], parent_step, row[4])
     if record.next.releases_thread:
         wake_next_of_thread(connection, claim.tenant_id, claim.thread_id)
+    if settles_last and record.budget_use is not None:
+        settle(connection, claim, record.budget_use)
     return committed
 
 
@@ -108,9 +113,9 @@ def _parameters(
         "result": dumps(following.result) if is_completed else None,
         "error": _json(following.error),
         "is_terminal": following.status.is_terminal,
-        "keeps_claim": keeps_claim,
-        "deadline_seconds": keep_claim_seconds,
-        "wake_after_seconds": following.wake_after_seconds,
+        "keeps": keeps_claim,
+        "deadline": keep_claim_seconds,
+        "wake_after": following.wake_after_seconds,
         "failed_thinks": record.failed_thinks,
         "agent_hash": record.agent_hash,
         "tools_hash": record.tools_hash,

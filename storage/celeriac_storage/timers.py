@@ -77,7 +77,10 @@ def fire_due(connection: Connection, limit: int = BATCH) -> list[Due]:
     rows = connection.exec_driver_sql(
         """
         WITH due AS (
-            SELECT run_id, timer_id FROM celeriac.timers JOIN celeriac.runs AS run USING (run_id)
+            -- As the lock finds the run: it may have gone to sleep since this statement began.
+            SELECT run_id, timer_id,
+                run.status = 'paused' AND run.phase = 'waiting_timer' AS is_waiting
+            FROM celeriac.timers JOIN celeriac.runs AS run USING (run_id)
             WHERE fired_at IS NULL AND timer_id <> %(start)s AND due_at <= clock_timestamp()
             ORDER BY due_at LIMIT %(limit)s
             FOR UPDATE OF timers, run SKIP LOCKED
@@ -85,7 +88,7 @@ def fire_due(connection: Connection, limit: int = BATCH) -> list[Due]:
             UPDATE celeriac.timers AS timer SET fired_at = clock_timestamp() FROM due
             WHERE (timer.run_id, timer.timer_id) = (due.run_id, due.timer_id)
                 AND fired_at IS NULL
-            RETURNING timer.run_id
+            RETURNING timer.run_id, is_waiting
         ), run AS (
             UPDATE celeriac.runs AS run SET
                 status = CASE WHEN is_waiting THEN 'queued' ELSE status END,
@@ -96,10 +99,7 @@ def fire_due(connection: Connection, limit: int = BATCH) -> list[Due]:
                 publish_count = CASE WHEN is_waiting THEN 1 ELSE publish_count END,
                 request_version = request_version + (status = 'running')::int,
                 last_event_seq = last_event_seq + is_waiting::int
-            FROM (
-                SELECT run_id, status = 'paused' AND phase = 'waiting_timer' AS is_waiting
-                FROM celeriac.runs WHERE run_id IN (SELECT run_id FROM fired)
-            ) AS found
+            FROM (SELECT DISTINCT run_id, is_waiting FROM fired) AS found
             WHERE run.run_id = found.run_id AND finished_at IS NULL
             RETURNING run.run_id, step, queue, last_event_seq, is_waiting
         ), event AS (

@@ -16,9 +16,10 @@ from celeriac_storage import step_statement, steps
     ],
     ids=["think", "act", "external act", "attempt that did not get there"],
 )
-def test_the_statement_of_a_common_step_is_kept_parsed(parts: set[str]) -> None:
+@pytest.mark.parametrize("more", [set[str](), {"keeps_claim"}, {"keeps_claim", "budgeted"}])
+def test_the_statement_of_a_common_step_is_kept_parsed(parts: set[str], more: set[str]) -> None:
     names = step_statement.statement.__wrapped__.__annotations__
-    chosen = {name: name in parts for name in names if name not in ("fence", "return")}
+    chosen = {name: name in parts | more for name in names if name not in ("fence", "return")}
 
     statement = step_statement.statement(steps.FENCE, **chosen)
 

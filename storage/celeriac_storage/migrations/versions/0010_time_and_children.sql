@@ -22,7 +22,7 @@ CREATE UNIQUE INDEX runs_one_child ON celeriac.runs (parent_run_id, parent_call_
 CREATE INDEX runs_live_children ON celeriac.runs (parent_run_id)
     WHERE parent_call_id IS NOT NULL AND finished_at IS NULL;
 CREATE INDEX runs_deadline ON celeriac.runs (deadline_at)
-    WHERE deadline_at IS NOT NULL AND deadline_passed_at IS NULL AND finished_at IS NULL;
+    WHERE deadline_at IS NOT NULL AND finished_at IS NULL;
 
 -- A run that nobody works on ends at its deadline by itself: no worker may be there to do it.
 CREATE OR REPLACE FUNCTION celeriac.run_may_become(was text, now_is text) RETURNS boolean

@@ -129,6 +129,24 @@ BEGIN
     END IF;
 END $$;
 
+-- The same for runs that have ended without another step. Some at a time, in the order of the budgets.
+CREATE FUNCTION celeriac.release_ended() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    lost record;
+BEGIN
+    FOR lost IN
+        SELECT DISTINCT entry.budget_id, entry.run_id FROM celeriac.budget_entries AS entry
+        JOIN celeriac.budgets AS budget USING (budget_id)
+        JOIN celeriac.runs AS run USING (run_id)
+        WHERE entry.used IS NULL AND budget.measure NOT IN ('tokens', 'usd')
+            AND run.finished_at IS NOT NULL
+        ORDER BY 1, 2 LIMIT 100
+    LOOP
+        PERFORM FROM celeriac.budgets WHERE budget_id = lost.budget_id FOR NO KEY UPDATE;
+        PERFORM celeriac.release_uncommitted(lost.budget_id, lost.run_id, 2147483647);
+    END LOOP;
+END $$;
+
 -- Reserves what the step under this claim may use, of all budgets of its run or of none. `needs` has
 -- an amount for each measure that the step uses. Without a refusal among the rows it is reserved;
 -- the other rows are budgets whose soft limit this reaches and of which nobody has warned.
