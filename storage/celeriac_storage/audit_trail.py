@@ -4,6 +4,7 @@ from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.ids import TenantId
+from celeriac_storage.owners import know_tenant
 
 
 def note_denial(
@@ -16,9 +17,7 @@ def note_denial(
 ) -> None:
     """Add a row that says that `actor` was refused, perhaps the first of that tenant. Needs a
     transaction."""
-    connection.exec_driver_sql(
-        "INSERT INTO celeriac.tenants (tenant_id) VALUES (%s) ON CONFLICT DO NOTHING", (tenant_id,)
-    )
+    know_tenant(connection, tenant_id)
     note(connection, tenant_id, actor, action, object_, run_id=None, is_allowed=False, **detail)
 
 

@@ -15,6 +15,7 @@ from celeriac.errors import Conflict, InvalidInput, UnknownBudget, UnknownRun, U
 from celeriac.ids import TenantId, UserId
 from celeriac.reports import Budget
 from celeriac_storage import audit_trail
+from celeriac_storage.owners import know_tenant
 
 HAS_BUDGETS = """EXISTS (
     SELECT FROM celeriac.budgets AS b
@@ -49,9 +50,7 @@ def set_budget(
     `UnknownRun`; a user need not have been here before.
     """
     _check_subject(connection, tenant_id, scope, subject)
-    connection.exec_driver_sql(
-        "INSERT INTO celeriac.tenants (tenant_id) VALUES (%s) ON CONFLICT DO NOTHING", (tenant_id,)
-    )
+    know_tenant(connection, tenant_id)
     connection.exec_driver_sql(
         "INSERT INTO celeriac.budgets (tenant_id, scope, subject, measure, on_exceeded)"
         " VALUES (%s, %s, %s, %s, 'pause') ON CONFLICT DO NOTHING",

@@ -4,7 +4,6 @@ A session is opened by a good token of the API, or by a one-time token: a row th
 shows it first. It ends when it is signed out, with its time, or with the token that opened it.
 """
 
-import hashlib
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ from sqlalchemy import Connection
 
 from celeriac.ids import SessionId, TenantId, TokenId, UserId, new_session_id
 from celeriac_storage import audit_trail
+from celeriac_storage.owners import know_tenant
+from celeriac_storage.tokens import hash_of
 
 ONE_TIME_SCHEME = "cel1_"
 """What a one-time token begins with. It opens no API."""
@@ -48,7 +49,7 @@ def open_with_token(
     which nobody can find out again. Needs a transaction."""
     cookie = secrets.token_urlsafe(SECRET_BYTES)
     session_id = new_session_id()
-    _know_tenant(connection, tenant_id)
+    know_tenant(connection, tenant_id)
     connection.exec_driver_sql(
         """
         INSERT INTO celeriac.console_sessions (session_id, tenant_id, user_id, roles, token_id,
@@ -63,7 +64,7 @@ def open_with_token(
             "user_id": user_id,
             "roles": sorted(roles),
             "token_id": token_id,
-            "hash": _hash(cookie),
+            "hash": hash_of(cookie),
             "lasts_seconds": LASTS_SECONDS,
             "until": until,
         },
@@ -77,14 +78,14 @@ def make_one_time_token(
 ) -> str:
     """A token with which one person signs in once, within a day. Needs a transaction."""
     code = ONE_TIME_SCHEME + secrets.token_urlsafe(SECRET_BYTES)
-    _know_tenant(connection, tenant_id)
+    know_tenant(connection, tenant_id)
     connection.exec_driver_sql(
         """
         INSERT INTO celeriac.console_sessions (session_id, tenant_id, user_id, roles, code_hash,
             code_expires_at)
         VALUES (%s, %s, %s, %s, %s, clock_timestamp() + make_interval(secs => %s))
         """,
-        (new_session_id(), tenant_id, user_id, sorted(roles), _hash(code), CODE_LASTS_SECONDS),
+        (new_session_id(), tenant_id, user_id, sorted(roles), hash_of(code), CODE_LASTS_SECONDS),
     )
     return code
 
@@ -95,7 +96,7 @@ def open_with_one_time_token(connection: Connection, code: str) -> str | None:
     cookie = secrets.token_urlsafe(SECRET_BYTES)
     is_open = connection.exec_driver_sql(
         "SELECT celeriac.open_console_session(%s, %s, %s)",
-        (_hash(code), _hash(cookie), LASTS_SECONDS),
+        (hash_of(code), hash_of(cookie), LASTS_SECONDS),
     ).scalar_one()
     return cookie if is_open else None
 
@@ -105,7 +106,7 @@ def find(connection: Connection, cookie: str) -> Session | None:
     row = connection.exec_driver_sql(
         "SELECT session_id, tenant_id, user_id, roles, token_id, expires_at"
         " FROM celeriac.find_console_session(%s)",
-        (_hash(cookie),),
+        (hash_of(cookie),),
     ).fetchone()
     if row is None:
         return None
@@ -124,13 +125,3 @@ def end(connection: Connection, session: Session) -> None:
         audit_trail.note(
             connection, session.tenant_id, session.user_id, "console.sign_out", session.session_id
         )
-
-
-def _know_tenant(connection: Connection, tenant_id: TenantId) -> None:
-    connection.exec_driver_sql(
-        "INSERT INTO celeriac.tenants (tenant_id) VALUES (%s) ON CONFLICT DO NOTHING", (tenant_id,)
-    )
-
-
-def _hash(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()

@@ -16,6 +16,7 @@ from celeriac.codec import JsonValue, dumps
 from celeriac.errors import KeyInUse, KeyPruned, KeyReused
 from celeriac.ids import TenantId
 from celeriac_storage.database import sqlstate
+from celeriac_storage.owners import know_tenant
 
 WAIT_SECONDS = 2
 """How long a repeat waits for the first request, which holds its key until it commits."""
@@ -62,10 +63,7 @@ def claim(connection: Connection, key: Key) -> Answer | None:
     after `WAIT_SECONDS`, and `KeyPruned` if its answer is not kept any more.
     """
     # A tenant's first request may come before its first run.
-    connection.exec_driver_sql(
-        "INSERT INTO celeriac.tenants (tenant_id) VALUES (%s) ON CONFLICT DO NOTHING",
-        (key.tenant_id,),
-    )
+    know_tenant(connection, key.tenant_id)
     limit = connection.exec_driver_sql("SHOW lock_timeout").scalar_one()
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{WAIT_SECONDS}s'")
     try:

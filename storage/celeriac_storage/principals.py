@@ -10,6 +10,7 @@ from celeriac.codec import JsonValue, dumps
 from celeriac.ids import TenantId, UserId
 from celeriac.principal import Permissions, Principal, permissions_from_json, permissions_to_json
 from celeriac_storage import audit_trail
+from celeriac_storage.owners import know_tenant
 
 
 def set_principal(
@@ -27,9 +28,7 @@ def set_principal(
     Waits for the calls that start just now on this person's decision; what starts later knows of
     the change.
     """
-    connection.exec_driver_sql(
-        "INSERT INTO celeriac.tenants (tenant_id) VALUES (%s) ON CONFLICT DO NOTHING", (tenant_id,)
-    )
+    know_tenant(connection, tenant_id)
     row = connection.exec_driver_sql(
         """
         INSERT INTO celeriac.principals AS known (tenant_id, user_id, roles, permissions,

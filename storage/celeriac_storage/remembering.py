@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
-from celeriac.ids import TenantId, UserId
+from celeriac.ids import TenantId
 from celeriac.memory.candidate import MemoryCandidate, MemoryKind, is_key, text_of
 from celeriac.memory.policy import MemoryDecision, MemoryPolicy, Reason
 from celeriac.memory.sensitive import kinds_of_secret, withhold
@@ -39,7 +39,7 @@ def remember(
     """Have the policy decide, record that, and keep what it allows. Needs a transaction.
 
     What is there under the key is replaced only if `replaces_version` is its version now; else the
-    candidate is refused as a conflict. The owner must be known (`starting`), and valid.
+    candidate is refused as a conflict. The owner must be known (`owners`), and valid.
     """
     lock_owner(connection, tenant_id, candidate.owner_id)
     version, is_live, live_count = _look(connection, tenant_id, candidate)
@@ -63,17 +63,6 @@ def remember(
     elif not is_live:
         version = None
     return Remembered(decision_id, decision, version)
-
-
-def know_owner(connection: Connection, tenant_id: TenantId, owner_id: UserId) -> None:
-    """Have the user in the tenant, perhaps before any run of theirs."""
-    connection.exec_driver_sql(
-        "INSERT INTO celeriac.tenants (tenant_id) VALUES (%s) ON CONFLICT DO NOTHING", (tenant_id,)
-    )
-    connection.exec_driver_sql(
-        "INSERT INTO celeriac.users (tenant_id, user_id) VALUES (%s, %s) ON CONFLICT DO NOTHING",
-        (tenant_id, owner_id),
-    )
 
 
 def lock_owner(connection: Connection, tenant_id: TenantId, owner_id: str) -> None:

@@ -21,6 +21,7 @@ from celeriac.errors import Conflict, InvalidInput, UnknownSchedule
 from celeriac.ids import RunId, ScheduleId, TenantId, UserId
 from celeriac.schedule import NewSchedule
 from celeriac_storage import audit_trail, dispatch
+from celeriac_storage.owners import know_user
 
 FIRES_SHOWN = 20
 NEXT_TIMES_SHOWN = 3
@@ -45,13 +46,7 @@ def add(
         raise InvalidInput(
             f"the time of {new.cron!r} in {new.time_zone} does not come within 50 years"
         )
-    connection.exec_driver_sql(
-        "INSERT INTO celeriac.tenants (tenant_id) VALUES (%s) ON CONFLICT DO NOTHING", (tenant_id,)
-    )
-    connection.exec_driver_sql(
-        "INSERT INTO celeriac.users (tenant_id, user_id) VALUES (%s, %s) ON CONFLICT DO NOTHING",
-        (tenant_id, user_id),
-    )
+    know_user(connection, tenant_id, user_id)
     added = connection.exec_driver_sql(
         """
         INSERT INTO celeriac.schedules AS schedule (tenant_id, schedule_id, user_id, agent, input,

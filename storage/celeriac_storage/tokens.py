@@ -12,6 +12,7 @@ from celeriac import reports
 from celeriac.errors import UnknownToken
 from celeriac.ids import TenantId, TokenId, UserId, new_token_id
 from celeriac_storage import audit_trail
+from celeriac_storage.owners import know_tenant
 
 SCHEME = "cel_"
 """What every token begins with, so that one is known for what it is wherever it turns up."""
@@ -45,9 +46,7 @@ def create(
     """Make a token; the second value is the token itself, which nobody can find out again. Needs a
     transaction."""
     secret = SCHEME + secrets.token_urlsafe(SECRET_BYTES)
-    connection.exec_driver_sql(
-        "INSERT INTO celeriac.tenants (tenant_id) VALUES (%s) ON CONFLICT DO NOTHING", (tenant_id,)
-    )
+    know_tenant(connection, tenant_id)
     row = connection.exec_driver_sql(
         f"""
         INSERT INTO celeriac.tokens AS token (token_id, tenant_id, user_id, name, prefix, hash,
@@ -62,7 +61,7 @@ def create(
             "user_id": user_id,
             "name": name,
             "prefix": secret[:PREFIX_CHARACTERS],
-            "hash": _hash(secret),
+            "hash": hash_of(secret),
             "roles": sorted(set(roles)),
             "by": by,
             "expires_seconds": None if expires_days is None else expires_days * 86_400,
@@ -116,7 +115,7 @@ def find(connection: Connection, secret: str) -> Found | None:
     row: Any = connection.exec_driver_sql(
         "SELECT token_id, tenant_id, user_id, roles, refused_because, is_first_refusal"
         " FROM celeriac.find_token(%s)",
-        (_hash(secret),),
+        (hash_of(secret),),
     ).fetchone()
     return None if row is None else Found(*row)
 
@@ -134,7 +133,8 @@ _COLUMNS = """token.token_id, token.tenant_id, token.user_id, token.name, token.
     token.created_at, token.expires_at, token.revoked_at, token.last_used_at"""
 
 
-def _hash(secret: str) -> bytes:
+def hash_of(secret: str) -> bytes:
+    """What the database knows of a secret: enough to find it by, and nothing to open with."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 

@@ -26,6 +26,7 @@ from celeriac.reports import Memory, MemoryDecision, MemoryExport, Remembered
 from celeriac.schemas import strict_json
 from celeriac_storage import memories
 from celeriac_storage import remembering as storage
+from celeriac_storage.owners import know_user
 
 if TYPE_CHECKING:
     from celeriac.client.database import DatabaseDesk
@@ -61,7 +62,7 @@ class Remember(Operation[Remembered]):
         )
         # Whoever may put it in may name the place: an agent's own policy says what it recalls.
         policy = MemoryPolicy(namespaces=[self.namespace])
-        storage.know_owner(connection, self.tenant_id, self.owner_id)
+        know_user(connection, self.tenant_id, self.owner_id)
         done = storage.remember(
             connection,
             self.tenant_id,
