@@ -24,9 +24,9 @@ from celeriac_scheduler import figures
 from celeriac_scheduler.expiry import expire_proposals
 from celeriac_scheduler.failover import Failover
 from celeriac_scheduler.firing import fire_schedules
+from celeriac_scheduler.forgetting import FORGET_SECONDS, forget_expired
 from celeriac_scheduler.outlet import Outlet
 from celeriac_scheduler.overdue import cancel_orphans, end_overdue
-from celeriac_scheduler.pruning import PRUNE_SECONDS, prune_expired
 from celeriac_scheduler.redispatch import Redispatch
 from celeriac_scheduler.retention import Retention
 from celeriac_storage import verdicts
@@ -117,7 +117,7 @@ class Scheduler:
             Duty(redispatch.mind_threads, MIND_SECONDS),
             Duty(redispatch.mind_budgets, MIND_SECONDS),
             Duty(partial(expire_proposals, self._database), MIND_SECONDS),
-            Duty(partial(prune_expired, self._database), PRUNE_SECONDS),
+            Duty(partial(forget_expired, self._database), FORGET_SECONDS),
             Duty(partial(end_overdue, self._database), END_OVERDUE_SECONDS),
             Duty(partial(cancel_orphans, self._database), MIND_SECONDS),
             Duty(partial(fire_schedules, self._database), FIRE_SECONDS),

@@ -3,12 +3,12 @@
 from celeriac_storage import idempotency_keys, strangers
 from celeriac_storage.database import Database
 
-PRUNE_SECONDS = 5.0
+FORGET_SECONDS = 5.0
 BATCH = 500
 """Some 10 ms of a turn, in which a failover would wait; 100 a second are more than come in."""
 
 
-def prune_expired(database: Database) -> None:
+def forget_expired(database: Database) -> None:
     """Forget the stored answers of requests that are too old to be repeated, and silent strangers.
 
     What a turn leaves, the next one takes.
