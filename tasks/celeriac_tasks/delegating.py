@@ -25,7 +25,7 @@ from celeriac_storage.dispatch import Due
 from celeriac_storage.effects import Effect
 from celeriac_storage.starting import NewRun, Parent
 from celeriac_storage.step_record import PlannedEffect
-from celeriac_tasks.acting import Batch
+from celeriac_tasks.batch import Batch
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.requesting import requested
 

@@ -16,8 +16,8 @@ from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
 from celeriac_storage.settling import UNANSWERED
 from celeriac_storage.step_record import Event, Next, SettledEffect, StepRecord
-from celeriac_tasks.acting import Batch
 from celeriac_tasks.approving import authorized
+from celeriac_tasks.batch import Batch
 from celeriac_tasks.loaded_agent import LoadedAgent
 
 WAIT_FOR_RESULTS = Next(RunStatus.PAUSED, Phase.WAITING_EXTERNAL, resume_phase=Phase.WAITING_TOOL)

@@ -42,9 +42,10 @@ from celeriac_tasks import (
     sleeping,
     undoing,
 )
-from celeriac_tasks.acting import Acting, Batch, next_batch
+from celeriac_tasks.acting import Acting
 from celeriac_tasks.allotment import Allotment
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE
+from celeriac_tasks.batch import Batch, next_batch
 from celeriac_tasks.conversation import Conversation, pending_calls
 from celeriac_tasks.external_call import ExternalCall
 from celeriac_tasks.heeding import heeding

@@ -24,7 +24,7 @@ from celeriac.states import EffectKind, EffectState
 from celeriac.tools import Tool
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
-from celeriac_tasks.acting import MAX_PARALLEL_READS, next_batch
+from celeriac_tasks.batch import MAX_PARALLEL_READS, next_batch
 from tests.worker_in_process import CONNECTIONS, Worker
 
 AnyTool = Tool[..., Any]
