@@ -23,14 +23,14 @@ from celeriac_storage.dispatch import BATCH, Due
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Notice:
     """One budget that has something to say about a step that is about to begin."""
 
     budget_id: int
     scope: str
     subject: str
     measure: Measure
-    verdict: str  # warn; pause or fail, if there is not enough left; busy: calls hold it just now
+    kind: str  # warn; pause or fail, if there is not enough left; busy: calls hold it just now
     needed: Decimal
     used: Decimal
     reserved: Decimal
@@ -39,12 +39,10 @@ class Verdict:
 
     @property
     def is_refusal(self) -> bool:
-        return self.verdict != "warn"
+        return self.kind != "warn"
 
 
-def reserve(
-    connection: Connection, claim: Claim, needs: Mapping[Measure, Decimal]
-) -> list[Verdict]:
+def reserve(connection: Connection, claim: Claim, needs: Mapping[Measure, Decimal]) -> list[Notice]:
     """Reserve what the step may use, of all budgets of its run; or, if one of them refuses, of
     none. One statement, in autocommit. Asking again under the same claim reserves nothing more.
 
@@ -64,7 +62,7 @@ def reserve(
             f"run {claim.run_id}: this worker's claim of step {claim.step} (epoch {claim.epoch}) "
             "is over; nothing was reserved for it"
         )
-    return [Verdict(row[0], row[1], row[2], Measure(row[3]), *row[4:]) for row in rows]
+    return [Notice(row[0], row[1], row[2], Measure(row[3]), *row[4:]) for row in rows]
 
 
 SETTLE = ", celeriac.settle(run_id, %(step)s, epoch, %(budget_uses)s::jsonb, %(warned)s::jsonb)"

@@ -16,7 +16,7 @@ from celeriac.reports import to_json
 from celeriac.states import EffectState, Phase, StepKind
 from celeriac.testpoints import reach
 from celeriac_storage import budgets
-from celeriac_storage.budgets import Verdict
+from celeriac_storage.budgets import Notice
 from celeriac_storage.claims import Claim
 from celeriac_storage.effects import Effect
 from celeriac_storage.step_record import Event, ModelCall, Next, SettledEffect, StepRecord
@@ -37,7 +37,7 @@ class Allotment:
         self._worker = worker
         self._loaded = loaded
         self._began_at = time.monotonic()
-        self._warnings: Sequence[Verdict] = ()
+        self._warnings: Sequence[Notice] = ()
 
     def reserve_question(self, claim: Claim, input_tokens: int) -> StepRecord | None:
         """Reserve what asking the model may cost; what becomes of the run if it is refused."""
@@ -73,20 +73,20 @@ class Allotment:
     def _reserve(self, claim: Claim, needs: Mapping[Measure, Decimal]) -> StepRecord | None:
         reach("step.before_reserve", claim.step)
         with self._worker.active, self._worker.database.connect() as connection:
-            verdicts = budgets.reserve(
+            notices = budgets.reserve(
                 connection, claim, {**needs, Measure.STEPS: Decimal(1), Measure.SECONDS: Decimal(0)}
             )
         reach("step.after_reserve", claim.step)
-        refusals = [verdict for verdict in verdicts if verdict.is_refusal]
-        self._warnings = () if refusals else verdicts
+        refusals = [notice for notice in notices if notice.is_refusal]
+        self._warnings = () if refusals else notices
         return _refused(claim, refusals) if refusals else None
 
 
-def _refused(claim: Claim, refusals: Sequence[Verdict]) -> StepRecord:
+def _refused(claim: Claim, refusals: Sequence[Notice]) -> StepRecord:
     """A step that was not begun: its run ends, or waits for room."""
     kind = StepKind.ACT if claim.phase is Phase.WAITING_TOOL else StepKind.THINK
-    final = next((each for each in refusals if each.verdict == "fail"), None)
-    worst = final or next((each for each in refusals if each.verdict == "pause"), refusals[0])
+    final = next((each for each in refusals if each.kind == "fail"), None)
+    worst = final or next((each for each in refusals if each.kind == "pause"), refusals[0])
     following = Next.waiting_for_budget(worst.budget_id, worst.needed, claim.phase)
     if final is not None:
         following = Next.failed(
@@ -101,13 +101,13 @@ def _refused(claim: Claim, refusals: Sequence[Verdict]) -> StepRecord:
         events=[
             Event("budget.exceeded", _facts(each, "hard_limit"))
             for each in refusals
-            if each.verdict != "busy"
+            if each.kind != "busy"
         ],
         failed_thinks=claim.failed_thinks,
     )
 
 
-def _sentence(refusal: Verdict) -> str:
+def _sentence(refusal: Notice) -> str:
     figures = (
         f"; of {_plain(refusal.hard_limit)}, {_plain(refusal.used)} are used and "
         f"{_plain(refusal.reserved)} reserved"
@@ -118,18 +118,18 @@ def _sentence(refusal: Verdict) -> str:
     )
 
 
-def _is_secret(verdict: Verdict) -> bool:
+def _is_secret(notice: Notice) -> bool:
     """Whether its figures are not for the run's user: they tell what all others have used."""
-    return verdict.scope == "tenant"
+    return notice.scope == "tenant"
 
 
-def _facts(verdict: Verdict, limit: str) -> dict[str, JsonValue]:
-    names = ("needed",) if _is_secret(verdict) else ("needed", "used", "reserved", limit)
+def _facts(notice: Notice, limit: str) -> dict[str, JsonValue]:
+    names = ("needed",) if _is_secret(notice) else ("needed", "used", "reserved", limit)
     return {
-        "scope": verdict.scope,
-        "subject": verdict.subject,
-        "measure": verdict.measure,
-        **{name: _plain(getattr(verdict, name)) for name in names},
+        "scope": notice.scope,
+        "subject": notice.subject,
+        "measure": notice.measure,
+        **{name: _plain(getattr(notice, name)) for name in names},
     }
 
 
