@@ -5,25 +5,12 @@ from decimal import Decimal
 
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
-from sqlalchemy import text
 
-from celeriac import Agent, Price, ToolContext, tool
-from celeriac.ids import DEFAULT_QUEUE
+from celeriac import Agent, Price
 from celeriac.scripted import ScriptedModel, ToolCall, Turn
-from tests.crash.agents import look
+from tests.crash.agents import QUEUE, look, tally
 
-QUEUE = os.environ.get("CELERIAC_QUEUES", DEFAULT_QUEUE)
 TURN_TOKENS = 120
-
-
-@tool(effect="transactional")
-def count(ctx: ToolContext, label: str) -> str:
-    """Write one row in the step's transaction."""
-    ctx.connection.execute(
-        text("INSERT INTO crash.tally VALUES (:run_id, :call_id, :label)"),
-        {"run_id": ctx.run_id, "call_id": ctx.call_id, "label": label},
-    )
-    return label
 
 
 def _model() -> OpenAIChatModel:
@@ -35,7 +22,7 @@ def _model() -> OpenAIChatModel:
 billed = Agent(
     "billed",
     _model(),
-    tools=[count],
+    tools=[tally],
     max_output_tokens=50,
     price=Price(Decimal(1), Decimal(10)),
     queue=QUEUE,
@@ -48,12 +35,12 @@ frugal = Agent(
     "frugal",
     ScriptedModel(
         [
-            Turn(calls=(ToolCall("count", {"label": "a"}),), delay_seconds=0.05),
-            Turn(calls=(ToolCall("count", {"label": "b"}),), delay_seconds=0.05),
+            Turn(calls=(ToolCall("tally", {"label": "a"}),), delay_seconds=0.05),
+            Turn(calls=(ToolCall("tally", {"label": "b"}),), delay_seconds=0.05),
             Turn(text="done", delay_seconds=0.05),
         ]
     ),
-    tools=[count],
+    tools=[tally],
     max_output_tokens=50,
     queue=QUEUE,
 )

@@ -28,7 +28,7 @@ def next_answer(request: dict[str, Any]) -> Reply:
     told = sum(message["role"] == "tool" for message in request["messages"])
     if told == CALLS:
         return Reply.text("done")
-    return Reply.tool_call("count", f'{{"label": "{told}"}}', f"call_{told}")
+    return Reply.tool_call("tally", f'{{"label": "{told}"}}', f"call_{told}")
 
 
 @pytest.fixture

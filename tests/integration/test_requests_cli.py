@@ -1,22 +1,20 @@
 """What people and other processes type: say, interrupt, calls, submit, and a start that says."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from celeriac.cli.main import app
 from celeriac.cli.words import waiting_for
 from celeriac.reports import RequestedCall
 from celeriac.states import RunStatus
 from celeriac_storage import starting
 from celeriac_storage.database import Database
+from tests.integration.conftest import Cli
 from tests.steps_by_hand import definition
 from tests.talk import Calls, Talk
 
-Cli = Callable[..., Result]
 TWO_SCANS: Calls = [("scan", {"shelf": "a"}), ("scan", {"shelf": "b"})]
 
 
@@ -26,17 +24,6 @@ def talk(database: Database, broker_url: str) -> Iterator[Talk]:
     talk.start()
     yield talk
     talk.close()
-
-
-@pytest.fixture
-def cli(database_url: str) -> Cli:
-    def invoke(*arguments: str) -> Result:
-        result = CliRunner().invoke(app, ["--database-url", database_url, *arguments])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result
-
-    return invoke
 
 
 def wait_in_words(talk: Talk) -> str | None:

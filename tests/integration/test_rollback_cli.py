@@ -7,16 +7,15 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from celeriac.cli.main import app
 from celeriac.ids import RunId
 from celeriac.scripted import Turn
 from celeriac_storage.database import Database
+from tests.integration.conftest import Cli
 from tests.undo_shop import MAIL, TAKE, Shop, Tools
 from tests.waiting import eventually
 
-Cli = Callable[..., Result]
 MakeShop = Callable[[Sequence[Turn]], Shop]
 
 
@@ -37,17 +36,6 @@ def shop(shops: MakeShop) -> Iterator[Shop]:
     shop = shops([TAKE, MAIL])
     yield shop
     assert shop.violations() == []
-
-
-@pytest.fixture
-def cli(database_url: str) -> Cli:
-    def invoke(*arguments: str) -> Result:
-        result = CliRunner().invoke(app, ["--database-url", database_url, *arguments])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result
-
-    return invoke
 
 
 def read(result: Result) -> Any:

@@ -1,16 +1,14 @@
 """`celeriac schedules`, and the options of `celeriac run` about time."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from celeriac.cli.main import app
 from examples import nightly_report
 from tests.family import Family
+from tests.integration.conftest import Cli
 
-Cli = Callable[..., Result]
 DAY = '{"day": "yesterday"}'
 NIGHTLY = ["nightly", "report-writer", "--cron", "30 2 * * *", "--time-zone", "Europe/Berlin",
            "--input", DAY]  # fmt: skip
@@ -22,17 +20,6 @@ def family(database_url: str, broker_url: str) -> Iterator[Family]:
     yield family
     assert family.violations() == []
     family.close()
-
-
-@pytest.fixture
-def cli(database_url: str) -> Cli:
-    def invoke(*arguments: str) -> Result:
-        result = CliRunner().invoke(app, ["--database-url", database_url, *arguments])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result
-
-    return invoke
 
 
 def test_the_nightly_report_is_scheduled_triggered_and_written_with_a_child(
