@@ -1,4 +1,4 @@
-"""The four experiments and the seven tests of the article "S2", through the runtime.
+"""Four experiments with workers that die, and seven tests of what they must not break.
 
 Everything is judged by what the rows say, never by logs.
 """
