@@ -9,6 +9,7 @@ processes           starts workers and schedulers on both; their output is shown
 """
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -28,6 +29,10 @@ from tests.servers import (
 )
 
 SHOWN_OUTPUT_CHARACTERS = 8000
+
+# A script that starts the tests in its background has this ignored, and what they start would too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 EMBEDDED_SERVERS = pytest.StashKey[embedded.EmbeddedServers]()
 

@@ -66,6 +66,7 @@ def load(connection: Connection, run_id: RunId) -> History:
             )
         FROM celeriac.effects AS effect
         WHERE run_id = %s AND kind <> 'none' AND rolls_back IS NULL
+        ORDER BY step, call_index
         """,
         (run_id,),
     )

@@ -75,7 +75,7 @@ def test_the_late_report_of_a_frozen_worker_settles_what_others_wait_to_find_out
     ((seconds,),) = refunds.query(
         "SELECT extract(epoch FROM wake_at - started.at)::float FROM celeriac.runs"
         " JOIN celeriac.effect_attempts AS started USING (run_id)"
-        " WHERE run_id = %s AND entry = 0 AND deadline_at IS NOT NULL",
+        " WHERE run_id = %s AND entry = 0 AND started.deadline_at IS NOT NULL",
         run_id,
     )
     assert seconds >= FROZEN_TIMEOUT_SECONDS + VISIBILITY_SECONDS - 0.1
