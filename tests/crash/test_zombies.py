@@ -66,9 +66,15 @@ def thaw_and_reuse(desk: OrderDesk, zombie: TestProcess, run_id: str, *, reports
             process.kill_group()
     second = desk.completed(desk.order())
     assert {step.worker_id for step in second.steps} == {new_id}
-    # It has had its slots free for a whole order: whatever it wanted to write, it has tried.
+    # It has had its slots free for a whole order: whatever it wanted to write, it has tried, or is
+    # about to.
     ((*history, attempts, model_calls),) = before
-    assert written_rows(desk, run_id) == [(*history, attempts + reports, model_calls)]
+    expected = [(*history, attempts + reports, model_calls)]
+    eventually(
+        lambda: written_rows(desk, run_id),
+        until=lambda rows: rows == expected,
+        what=f"{reports} entries more than {before}",
+    )
     assert desk.verdicts().count("lease") == 1
 
 
