@@ -1,8 +1,10 @@
-"""${message}"""
+"""${message}; see the SQL beside this file."""
+
+from celeriac_storage.migrations.sql import execute
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
 
 
 def upgrade() -> None:
-    ${upgrades if upgrades else "pass"}
+    execute(revision)

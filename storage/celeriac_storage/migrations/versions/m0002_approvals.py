@@ -1,16 +1,10 @@
 """Proposals, decisions, who may decide, and the trail of it all; see the SQL beside this file."""
 
-from pathlib import Path
-
-from alembic import op
+from celeriac_storage.migrations.sql import execute
 
 revision = "0002"
 down_revision = "0001"
 
 
 def upgrade() -> None:
-    sql = Path(__file__).with_name("0002_approvals.sql").read_text(encoding="utf-8")
-    # Straight to the driver: it takes many statements at once, and no colon or % means anything.
-    driver = op.get_bind().connection.driver_connection
-    assert driver is not None
-    driver.execute(sql)
+    execute(revision)

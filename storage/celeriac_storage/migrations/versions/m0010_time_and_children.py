@@ -1,16 +1,10 @@
 """Deadlines, timers, schedules and child runs; see the SQL beside this file."""
 
-from pathlib import Path
-
-from alembic import op
+from celeriac_storage.migrations.sql import execute
 
 revision = "0010"
 down_revision = "0009"
 
 
 def upgrade() -> None:
-    sql = Path(__file__).with_name("0010_time_and_children.sql").read_text(encoding="utf-8")
-    # Straight to the driver: it takes many statements at once, and no colon or % means anything.
-    driver = op.get_bind().connection.driver_connection
-    assert driver is not None
-    driver.execute(sql)
+    execute(revision)
