@@ -75,11 +75,7 @@ class AsyncHttpDesk:
             else:
                 if response.is_success:
                     return connection.told(request, response)
-                pause = tries.refused(
-                    response.status_code,
-                    connection.told_of_error(response),
-                    connection.retry_after(response.headers),
-                )
+                pause = connection.refused(tries, response)
             await anyio.sleep(pause)
 
     async def _events(self, story: Story, vigil: Vigil | None = None) -> AsyncGenerator[Event]:
@@ -106,11 +102,7 @@ class AsyncHttpDesk:
                         pause = tries.ended()
                     else:
                         await response.aread()
-                        pause = tries.refused(
-                            response.status_code,
-                            connection.told_of_error(response),
-                            connection.retry_after(response.headers),
-                        )
+                        pause = connection.refused(tries, response)
             except httpx2.RequestError as error:
                 pause = tries.lost(error)
             await anyio.sleep(pause)

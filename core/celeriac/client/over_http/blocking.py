@@ -78,11 +78,7 @@ class HttpDesk:
             else:
                 if response.is_success:
                     return connection.told(request, response)
-                pause = tries.refused(
-                    response.status_code,
-                    connection.told_of_error(response),
-                    connection.retry_after(response.headers),
-                )
+                pause = connection.refused(tries, response)
             time.sleep(pause)
 
     def _events(self, story: Story, vigil: Vigil | None = None) -> Iterator[Event]:
@@ -108,11 +104,7 @@ class HttpDesk:
                         pause = tries.ended()
                     else:
                         response.read()
-                        pause = tries.refused(
-                            response.status_code,
-                            connection.told_of_error(response),
-                            connection.retry_after(response.headers),
-                        )
+                        pause = connection.refused(tries, response)
             except httpx2.RequestError as error:
                 pause = tries.lost(error)
             time.sleep(pause)

@@ -1,7 +1,7 @@
 """How the API is reached: what both clients over HTTP set, and how they read what comes back."""
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from typing import Any
 
 import httpx2
@@ -9,6 +9,7 @@ from pydantic import SecretStr
 
 from celeriac.client.over_http.request import Request
 from celeriac.client.over_http.story import SILENCE_SECONDS
+from celeriac.client.over_http.tries import Tries
 from celeriac.errors import InvalidInput, UnexpectedAnswer
 from celeriac.sse import to_data
 
@@ -98,7 +99,7 @@ def told(request: Request, response: httpx2.Response) -> Any:
         ) from error
 
 
-def told_of_error(response: httpx2.Response) -> object:
+def _told_of_error(response: httpx2.Response) -> object:
     """What an error says: a problem as JSON; else its text, with where a redirect leads."""
     try:
         return json.loads(response.content)
@@ -119,8 +120,12 @@ def check_stream(request: Request, response: httpx2.Response) -> None:
         )
 
 
-def retry_after(response_headers: Mapping[str, str]) -> str | None:
-    return response_headers.get("retry-after")
+def refused(tries: Tries, response: httpx2.Response) -> float:
+    """How long to wait after this answer, which is read whole, before the next try, in seconds.
+    Raises the error that it tells of, if there is to be none."""
+    return tries.refused(
+        response.status_code, _told_of_error(response), response.headers.get("retry-after")
+    )
 
 
 def _excerpt(response: httpx2.Response) -> str:
