@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -210,6 +211,11 @@ def test_a_failed_operation_is_one_line_and_code_1(
 )
 def test_wrong_usage_is_one_line_and_code_2(cli: Cli, arguments: list[str]) -> None:
     _error(cli(*arguments), 2)
+
+
+def test_the_version_is_told_without_a_database() -> None:
+    said = _invoke(None, ("--version",))
+    assert (said.exit_code, said.output) == (0, f"celeriac {version('celeriac')}\n")
 
 
 def test_a_command_without_a_database_says_how_to_name_one() -> None:

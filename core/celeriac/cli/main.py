@@ -1,5 +1,6 @@
 """The application: the global options, and the list of commands."""
 
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -44,6 +45,12 @@ app = typer.Typer(
 )
 
 
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"celeriac {version('celeriac')}")
+        raise typer.Exit
+
+
 @app.callback()
 def celeriac(
     context: typer.Context,
@@ -84,6 +91,12 @@ def celeriac(
             show_default=False,
         ),
     ] = None,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_tell_version, is_eager=True, help="Tell the version, and end."
+        ),
+    ] = False,
 ) -> None:
     """Agent runs that outlive the process that runs them.
 
