@@ -33,6 +33,7 @@ from pydantic_ai.messages import (
 
 from celeriac.codec import JsonValue
 from celeriac.errors import InvalidInput
+from celeriac.prompt import DURING_RUN, sendable_text
 
 # The library's own adapter: one for the process, built at first use (20 ms), then 9 us a message.
 _ADAPTER = ModelMessagesTypeAdapter
@@ -64,9 +65,6 @@ _IMPLIED_PART_KIND = {"request": "user-prompt", "response": "text"}
 
 _FILES = "content_file_digests"  # pydantic-ai's record of the files inside a tool's result
 
-# A prompt with this mark does not open a run. Message metadata is never sent to a model.
-_DURING_RUN: dict[str, Any] = {"during_run": True}
-
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
@@ -81,8 +79,8 @@ class CallResult:
 def user_message(text: str, *, opens_run: bool = True) -> ModelRequest:
     """What a person said: the prompt that opens a run, or (`opens_run=False`) a word during one."""
     return ModelRequest(
-        parts=[UserPromptPart(_sendable_text(text))],
-        metadata=None if opens_run else dict(_DURING_RUN),
+        parts=[UserPromptPart(sendable_text(text))],
+        metadata=None if opens_run else dict(DURING_RUN),
     )
 
 
@@ -90,7 +88,7 @@ def opens_run(message: ModelMessage) -> bool:
     """Whether `message` is the prompt that opened a run, as `user_message` makes it."""
     return (
         isinstance(message, ModelRequest)
-        and message.metadata != _DURING_RUN
+        and message.metadata != DURING_RUN
         and any(isinstance(part, UserPromptPart) for part in message.parts)
     )
 
@@ -120,7 +118,7 @@ def question_message(text: str) -> ModelRequest:
     The model is told that an application asks and not the user. It does not open a run.
     """
     return ModelRequest(
-        parts=[RetryFeedbackPart(_sendable_text(text), retry=RetryInfo(cause="model_retry"))]
+        parts=[RetryFeedbackPart(sendable_text(text), retry=RetryInfo(cause="model_retry"))]
     )
 
 
@@ -232,22 +230,9 @@ def _is_json(value: object) -> bool:
 
 def _sendable(value: JsonValue) -> JsonValue:
     if isinstance(value, str):
-        return _sendable_text(value)
+        return sendable_text(value)
     if isinstance(value, list):
         return [_sendable(item) for item in value]
     if isinstance(value, dict):
-        return {_sendable_text(key): _sendable(item) for key, item in value.items()}
+        return {sendable_text(key): _sendable(item) for key, item in value.items()}
     return value
-
-
-def _sendable_text(text: str) -> str:
-    """`text` with lone surrogates replaced by U+FFFD.
-
-    No provider can be sent one: the HTTP client fails to encode it, on every attempt, so a tool's
-    stray half of an emoji would stop its run for good. The effect's own row keeps it as it was.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text

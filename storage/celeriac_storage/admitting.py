@@ -10,7 +10,7 @@ from celeriac.codec import JsonValue, dumps
 from celeriac.errors import InvalidInput, UnknownAgent
 from celeriac.ids import DEFAULT_QUEUE, DEFAULT_TENANT, RunId, TenantId, ThreadId, UserId
 from celeriac.limits import Limits
-from celeriac.messages import dump_message, user_message
+from celeriac.prompt import prompt_body
 from celeriac.schemas import check_against_schema, strict_json
 from celeriac_storage import dispatch
 from celeriac_storage.starting import NewRun, OnBusy, known_agents, latest_definition
@@ -72,7 +72,7 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
         run_id=wish.run_id,
         agent=name,
         input=value,
-        user_message=dump_message(user_message(Agent.prompt(value))),
+        user_message=prompt_body(Agent.prompt(value)),
         word=word(Agent.prompt(value)) if wish.on_busy == "say" else None,
         limits=limits,
         thread_id=wish.thread_id,
@@ -153,7 +153,7 @@ def word(text: str) -> dict[str, JsonValue]:
             f"the text has {size} bytes; at most {MAX_INPUT_BYTES} can be said at once. Store what "
             "is large elsewhere and say its address"
         )
-    return dump_message(user_message(text, opens_run=False))
+    return prompt_body(text, opens_run=False)
 
 
 def _unknown_agent(connection: Connection, name: str) -> UnknownAgent:

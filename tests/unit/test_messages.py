@@ -37,6 +37,7 @@ from celeriac.messages import (
     results_message,
     user_message,
 )
+from celeriac.prompt import prompt_body
 
 SIGNATURE = base64.b64encode(bytes(range(256)) * 4).decode()
 
@@ -139,6 +140,14 @@ def test_storing_again_what_was_loaded_changes_nothing(message: ModelMessage) ->
     once = dump_message(message)
 
     assert dump_message(load_message(once)) == once
+
+
+@pytest.mark.parametrize("opens_run", [True, False])
+@pytest.mark.parametrize("text", ["", "two A-7,\nplease é", "half \ud83d of an emoji"])
+def test_what_a_person_says_is_stored_alike_without_pydantic_ai(text: str, opens_run: bool) -> None:
+    assert prompt_body(text, opens_run=opens_run) == dump_message(
+        user_message(text, opens_run=opens_run)
+    )
 
 
 def test_dates_usage_and_the_names_of_one_call_are_not_stored() -> None:

@@ -123,9 +123,10 @@ class Stack:
             supervisor = self._servers.supervisor
             workers = [made.worker(name) for name in self._workers]
             api = made.api(self._servers.folder.port("api port"), flower_port)
-            supervisor.start([made.scheduler(), *workers, api], give_up)
-            # After them: Flower complains if it is up before the first worker.
-            supervisor.start([made.flower(flower_port)], give_up)
+            # What does the work first: the others compete with it for the processors, and Flower
+            # complains if it is up before the first worker.
+            supervisor.start([made.scheduler(), *workers], give_up)
+            supervisor.start([api, made.flower(flower_port)], give_up)
             self._is_complete = True
             self._servers.folder.describe(self.description.to_json())
         except BaseException:
