@@ -6,9 +6,12 @@ prose by a third to a half, and close for the rest. `model_calls` has what the p
 beside each estimate that was recorded.
 """
 
-from pydantic_ai.messages import ModelMessage
+from typing import TYPE_CHECKING
 
 from celeriac.codec import JsonValue, dumps
+
+if TYPE_CHECKING:  # memories are counted where no model's library is loaded
+    from pydantic_ai.messages import ModelMessage
 
 BYTES_PER_TOKEN = 3
 TOKENS_PER_MESSAGE = 4  # what providers add around each
@@ -26,7 +29,7 @@ def json_tokens(value: JsonValue) -> int:
     return text_tokens(value if isinstance(value, str) else dumps(value))
 
 
-def message_tokens(message: ModelMessage) -> int:
+def message_tokens(message: "ModelMessage") -> int:
     """The estimate for one message of a conversation."""
     return TOKENS_PER_MESSAGE + sum(
         _tokens(value)

@@ -167,14 +167,22 @@ def read(
     connection: Connection, tenant_id: TenantId, owner_id: UserId, namespace: str, key: str
 ) -> reports.Memory:
     """Raises `UnknownMemory`."""
+    found = find(connection, tenant_id, owner_id, namespace, key)
+    if found is None:
+        raise unknown_memory(owner_id, namespace, key)
+    return found
+
+
+def find(
+    connection: Connection, tenant_id: TenantId, owner_id: UserId, namespace: str, key: str
+) -> reports.Memory | None:
+    """What is remembered under the key, if anything is."""
     row: Any = connection.exec_driver_sql(
         _MEMORY + " AND memory.user_id = %(owner_id)s AND memory.namespace = %(namespace)s"
         " AND memory.memory_key = %(key)s",
         {"tenant_id": tenant_id, "owner_id": owner_id, "namespace": namespace, "key": key},
     ).fetchone()
-    if row is None:
-        raise unknown_memory(owner_id, namespace, key)
-    return _report(row)
+    return None if row is None else _report(row)
 
 
 def forget(

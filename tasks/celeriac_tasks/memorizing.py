@@ -20,6 +20,7 @@ from sqlalchemy import Connection
 from celeriac.codec import JsonValue
 from celeriac.errors import InvalidArguments, NoConnection
 from celeriac.ids import ApprovalId
+from celeriac.memory import asking
 from celeriac.memory.candidate import MemoryCandidate
 from celeriac.memory.origin import find_source, find_words
 from celeriac.memory.policy import MemoryPolicy
@@ -72,7 +73,8 @@ class RunMemories:
             key=wish.key,
             value=wish.value,
             kind=wish.kind,
-            explicit_user_request=words is not None and policy.asks_to_remember(wish.user_said),
+            explicit_user_request=words is not None
+            and asking.asks_to_remember(wish.user_said, policy.asks),
             sensitive=wish.sensitive,
             namespace=wish.namespace,
             expires_days=wish.expires_days,
@@ -121,17 +123,22 @@ class RunMemories:
         ]
 
     def forget(self, policy: MemoryPolicy, namespace: str, key: str, user_said: str) -> bool:
-        """Forget what is there under the key, if the user asks for that."""
+        """Forget what is there under the key, if the user's latest words ask for that."""
         connection, claim = self._writing(), self._claim
-        words = find_words(history.load_seen(connection, claim), user_said)
-        if words is None or not policy.asks_to_forget(user_said):
-            raise InvalidArguments(
-                "Nothing was forgotten: user_said must be the words, to the letter, by which the "
-                "user asks for that"
-            )
         if namespace not in policy.namespaces:
             known = ", ".join(policy.namespaces)
             raise InvalidArguments(f"Nothing was forgotten: the namespaces are {known}")
+        remembering.lock_owner(connection, claim.tenant_id, claim.user_id)
+        found = memories.find(connection, claim.tenant_id, claim.user_id, namespace, key)
+        if found is None:
+            return False
+        latest = asking.latest_words(history.load_seen(connection, claim).said)
+        if not asking.asks_to_forget(latest, user_said, key, found.value, policy.asks_back):
+            raise InvalidArguments(
+                "Nothing was forgotten: user_said must be, to the letter, of a sentence of what "
+                "the user said last which asks to forget and names this memory, by its key or by "
+                "what it says. Ask the user whether to forget it, by name"
+            )
         return memories.forget(
             connection,
             claim.tenant_id,

@@ -6,23 +6,23 @@ not be what only a tool's result says. That compares words: content that a model
 words, or in another language, is not told from what the user meant.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from celeriac.codec import JsonValue
 from celeriac.ids import CallId, RunId
 from celeriac.memory.candidate import Origin, Source, text_of
-from celeriac.memory.words import plain, telling_words, words
+from celeriac.memory.words import is_said, plain, telling_words, words
 
 _COPIED_WORDS = 3  # in a row
-_STEM_CHARACTERS = 5
-_SAYS_NOTHING = frozenset(
+SAYS_NOTHING = frozenset(
     telling_words(
         "about also been customer does from have into like likes more need needs only over prefer "
         "preference prefers that their them they this user users want wants were what when where "
         "which will with would your"
     )
 )
+"""Words that stand in most memories, so that none of them tells one from another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,9 @@ def find_words(seen: Seen, words_of_user: str) -> Said | None:
 
 def _is_copied(value: str, result: str, by_user: str) -> bool:
     """Whether `value` says what `result` says and the user does not."""
-    told = telling_words(value) - _SAYS_NOTHING
+    told = telling_words(value) - SAYS_NOTHING
     said = set(words(by_user))
-    stems = {word[:_STEM_CHARACTERS] for word in said}
-    brought = {word for word in told & telling_words(result) if not _is_known(word, said, stems)}
+    brought = {word for word in told & telling_words(result) if not is_said(word, said)}
     if any(any(each.isdigit() for each in word) for word in brought):
         return True
     if brought and 2 * len(brought) >= len(told):
@@ -90,9 +89,3 @@ def _is_copied(value: str, result: str, by_user: str) -> bool:
         if piece in ours and piece not in known and brought & set(piece.split()):
             return True
     return False
-
-
-def _is_known(word: str, said: Set[str], stems: Set[str]) -> bool:
-    """Whether the user has said it, or another form of it: `seats` where he said `seat`."""
-    stem = word[:_STEM_CHARACTERS]
-    return word in said or (len(stem) == _STEM_CHARACTERS and stem in stems)

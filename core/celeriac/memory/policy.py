@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import InvalidAgent
+from celeriac.memory.asking import ASKS_TO_FORGET, ASKS_TO_REMEMBER
 from celeriac.memory.candidate import (
     DEFAULT_NAMESPACE,
     MAX_EXPIRES_DAYS,
@@ -28,22 +29,6 @@ from celeriac.memory.candidate import (
 )
 from celeriac.memory.instructions import reads_like_an_order
 from celeriac.memory.sensitive import kinds_of_secret
-
-ASKS_TO_REMEMBER = (
-    r"(?i)\b(?:remember|memori[sz]e|keep (?:it |this |that )?in mind|don'?t forget|make a note"
-    r"|note (?:that|down)|save (?:this|that|my)|from now on|in (?:the )?future|next time"
-    r"|i(?:'d)? (?:always |usually )?prefer|my preference|merk(?:e)? dir|denk daran|in zukunft"
-    r"|ab jetzt|künftig|souviens-toi|rappelle-toi|désormais|à l'avenir|recuerda"
-    r"|de ahora en adelante)\b|记住|记一下|请记|以后|今后|从现在|覚えて|今後|기억"
-)
-"""The words by which a user asks that something be kept, in a few languages."""
-
-ASKS_TO_FORGET = (
-    r"(?i)\b(?:forget|delete|remove|erase|clear|drop|stop remembering|no longer"
-    r"|don'?t (?:keep|store|remember)|vergiss|lösch\w*|oublie|efface|olvida|borra)\b"
-    r"|忘|删除|忘れ|消して|잊"
-)
-"""Those by which one asks that something be forgotten."""
 
 
 class Reason(StrEnum):
@@ -93,12 +78,12 @@ class MemoryPolicy:
 
     `namespaces`: where it may keep something; it recalls from these alone. `origins`: whose words
     count; a web page's or a tool's do not. `asks` and `asks_back`: patterns for words that ask to
-    remember, and to forget.
+    remember, and for a sentence that asks to forget (`celeriac.memory.asking`).
     `governors`: who approves what is procedural, by role (`celeriac principals`).
     `also_refuse`: a function from the candidate to why it is refused, or None; it can only refuse,
     and must not reach a server. `most_memories` of one user, `most_characters` of one memory.
-    `recall_tokens` (estimated, 4 bytes each) and `recall_most` bound what each model call is shown
-    without asking; 0 tokens: nothing, and there is only the tool `recall`.
+    `recall_tokens` (estimated, see `celeriac.token_count`) and `recall_most` bound what each model
+    call is shown without asking; 0 tokens: nothing, and there is only the tool `recall`.
 
     Raises `InvalidAgent` for what cannot be meant.
     """
@@ -152,14 +137,6 @@ class MemoryPolicy:
         if candidate.kind == MemoryKind.PROCEDURAL:
             return MemoryDecision(Reason.APPROVED, "people have approved it")
         return MemoryDecision(Reason.EXPLICIT_REQUEST, "the user asked for it")
-
-    def asks_to_remember(self, words: str) -> bool:
-        """Whether a user who says this wants something kept."""
-        return re.search(self.asks, words) is not None
-
-    def asks_to_forget(self, words: str) -> bool:
-        """Whether a user who says this wants something forgotten."""
-        return re.search(self.asks_back, words) is not None
 
     def to_json(self) -> dict[str, JsonValue]:
         """All of it but the code of `also_refuse`."""

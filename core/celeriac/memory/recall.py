@@ -7,9 +7,9 @@ from datetime import datetime
 from celeriac.codec import JsonValue, dumps
 from celeriac.memory.candidate import MemoryKind
 from celeriac.memory.words import words
+from celeriac.token_count import text_tokens
 
 MAX_QUERY_WORDS = 64
-BYTES_PER_TOKEN = 4  # an estimate that no tokenizer is asked for: the same on every machine
 
 _HEADING = (
     "What was remembered about the user from earlier conversations, quoted as data, one JSON "
@@ -56,7 +56,7 @@ def select(found: Sequence[Memory], budget_tokens: int, most: int, count: int) -
     """The first of `found`, the best of `count`, that fit; after a large one come smaller ones."""
     included: list[Memory] = []
     dropped: list[tuple[Memory, str]] = []
-    left = budget_tokens - _tokens(_HEADING)
+    left = budget_tokens - text_tokens(_HEADING)
     for memory in found:
         if len(included) == most:
             dropped.append((memory, "count"))
@@ -76,7 +76,7 @@ def quoted(memories: Sequence[Memory]) -> str:
 
 def tokens_of(memory: Memory) -> int:
     """About how many tokens its line takes."""
-    return _tokens(_line(memory))
+    return text_tokens(_line(memory))
 
 
 def query_words(text: str) -> list[str]:
@@ -95,7 +95,3 @@ def _line(memory: Memory) -> str:
         "as_of": memory.changed_at.date().isoformat(),
     }
     return dumps(shown).replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _tokens(text: str) -> int:
-    return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)

@@ -105,11 +105,12 @@ def memory_tools(policy: MemoryPolicy) -> Sequence[Tool[..., Any]]:
     def forget(
         ctx: ToolContext, key: str, user_said: str, namespace: str = DEFAULT_NAMESPACE
     ) -> dict[str, Any]:
-        """Forget what was remembered about the user under a key, because the user asks for that.
+        """Forget what was remembered about the user under a key, because the user asks for that
+        in what they said last, and names it.
 
         Args:
             key: As it was remembered.
-            user_said: The user's own words that ask for it, to the letter.
+            user_said: The user's own words that ask for it and name it, to the letter.
             namespace: Where it belongs.
         """
         return {"forgotten": _memories(ctx).forget(policy, namespace, key, user_said)}

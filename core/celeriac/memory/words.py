@@ -6,7 +6,7 @@ counts as a word: 用户偏好 is 用户, 户偏, 偏好.
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from itertools import pairwise
 
 _WORD = re.compile(r"\w+")
@@ -14,6 +14,8 @@ _WITHOUT_SPACES = re.compile(
     "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]+"
 )
 _MIN_TELLING_CHARACTERS = 4
+_STEM_CHARACTERS = 5
+_ENDING_CHARACTERS = 3
 
 
 def words(text: str) -> list[str]:
@@ -35,6 +37,20 @@ def telling_words(text: str) -> set[str]:
 def plain(text: str) -> str:
     """`text` as it is compared: its words alone, with one space between them."""
     return " ".join(words(text))
+
+
+def is_said(word: str, said: Set[str]) -> bool:
+    """Whether `word` is among those words, or another form of it: `seats` where `seat` was said."""
+    return word in said or any(_is_form(word, other) for other in said)
+
+
+def _is_form(one: str, other: str) -> bool:
+    short, long = sorted((one, other), key=len)
+    if len(short) < _MIN_TELLING_CHARACTERS or not short.isalpha():
+        return False
+    if len(short) >= _STEM_CHARACTERS and short[:_STEM_CHARACTERS] == long[:_STEM_CHARACTERS]:
+        return True
+    return long.startswith(short) and len(long) - len(short) <= _ENDING_CHARACTERS
 
 
 def _words(text: str) -> Iterator[str]:
