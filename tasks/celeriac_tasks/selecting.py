@@ -10,6 +10,7 @@ from celeriac.selection import apply_cuts, cuts_of, ranges_of, select, to_record
 from celeriac.token_count import message_tokens
 from celeriac_storage import selections
 from celeriac_storage.claims import Claim
+from celeriac_storage.recalls import Recalled
 from celeriac_tasks.conversation import Conversation
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.lookback import load_places
@@ -24,20 +25,22 @@ class Question:
     messages: Sequence[ModelMessage]
     tokens: int  # an estimate, with instructions and tools
     selection: dict[str, JsonValue] | None = None  # None: the messages are all that there are
+    recalled: Recalled | None = None  # the memories that the messages quote
 
-    def asking(self, messages: Sequence[ModelMessage]) -> "Question":
-        """The same with messages among these that are not of the conversation."""
+    def recalling(self, messages: Sequence[ModelMessage], recalled: Recalled | None) -> "Question":
+        """The same with memories quoted among its messages."""
         there = {id(message) for message in self.messages}
         more = sum(message_tokens(each) for each in messages if id(each) not in there)
-        return replace(self, messages=messages, tokens=self.tokens + more)
+        return replace(self, messages=messages, tokens=self.tokens + more, recalled=recalled)
 
     def recorded_in(self, left: Transition) -> Transition:
-        """The transition, its model call with the selection that was sent."""
+        """The transition, its model call with what was selected for it."""
         call = left.record.model_call
-        if call is None or self.selection is None:
+        if call is None or (self.selection is None and self.recalled is None):
             return left
-        # Memories that were recalled stand there already.
-        selection = {**(call.selection or {}), **self.selection}
+        selection = dict(self.selection or {})
+        if self.recalled is not None:
+            selection["memories"] = self.recalled.to_json()
         record = replace(left.record, model_call=replace(call, selection=selection))
         return replace(left, record=record)
 

@@ -242,18 +242,16 @@ class _Step:
             question = question_of(worker, loaded, claim, self._conversation)
         except ContextTooLong as error:
             return self._commit(Transition(unaskable(claim, error)))
-        recalled = None
         if loaded.agent.memory is not None:
             with worker.active:
                 messages, recalled = memorizing.recalled(
                     worker.database, claim, loaded.agent.memory, question.messages
                 )
-            question = question.asking(messages)
+            question = question.recalling(messages, recalled)
             reach("think.after_recall", claim.step)
         if (refused := self._allotment.reserve_question(claim, question.tokens)) is not None:
             return self._commit(Transition(refused))
-        left = think(loaded, claim, question, worker.hearing, worker.text_streams, recalled)
-        return self._commit(question.recorded_in(left))
+        return self._commit(think(loaded, claim, question, worker.hearing, worker.text_streams))
 
     def _load(self) -> Sequence[Effect]:
         """Read what this process does not have: for a think step new messages, for an act step the

@@ -24,7 +24,6 @@ from celeriac.think_failure import (
     classify,
 )
 from celeriac_storage.claims import Claim
-from celeriac_storage.recalls import Recalled
 from celeriac_storage.step_record import Event, Message, ModelCall, Next, PlannedEffect, StepRecord
 from celeriac_tasks import delegating, observing
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE, proposal_events
@@ -46,7 +45,6 @@ def think(
     question: Question,
     hearing: Hearing,
     text_streams: TextStreams | None,
-    recalled: Recalled | None = None,
 ) -> Transition:
     """Ask the model once. Holds no connection; may take as long as the agent's think timeout.
 
@@ -54,16 +52,11 @@ def think(
     depends on the whole response alone.
 
     The request is cancelled, and its connection closed, if the run is asked to stop meanwhile.
-    `recalled` says which memories are among the messages, for the call's row.
     """
     with observing.model_call(loaded, claim) as seen:
         left = _thought(loaded, claim, question, hearing, text_streams)
         seen.record = left.record.model_call
-    if recalled is None or left.record.model_call is None:
-        return left
-    selection: dict[str, JsonValue] = {"memories": recalled.to_json()}
-    model_call = replace(left.record.model_call, selection=selection)
-    return replace(left, record=replace(left.record, model_call=model_call))
+    return question.recorded_in(left)
 
 
 def _thought(
