@@ -449,10 +449,18 @@ def read_wait(connection: Connection, run_id: RunId) -> Wait:
 
 
 def _use(connection: Connection, run_id: RunId) -> Use:
+    # Of a pruned run there are no model calls any more.
     row = connection.exec_driver_sql(
-        "SELECT coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0),"
-        " coalesce(sum(cost), 0), count(*) FILTER (WHERE cost IS NULL AND outcome = 'answered')"
-        " FROM celeriac.model_calls WHERE run_id = %s",
+        """
+        SELECT input_tokens_used, output_tokens_used, pruned_usd + usd,
+            pruned_unpriced_calls + unpriced_calls
+        FROM celeriac.runs, LATERAL (
+            SELECT coalesce(sum(cost), 0) AS usd,
+                count(*) FILTER (WHERE cost IS NULL AND outcome = 'answered') AS unpriced_calls
+            FROM celeriac.model_calls WHERE model_calls.run_id = runs.run_id
+        ) AS called
+        WHERE run_id = %s
+        """,
         (run_id,),
     ).one()
-    return Use(int(row[0]), int(row[1]), row[2], row[3])
+    return Use(*row)

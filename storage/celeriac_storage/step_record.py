@@ -192,6 +192,7 @@ class StepRecord:
     proposed: Sequence[Proposal] = ()  # of calls in `planned`, or without that, of earlier ones
     settled: Sequence[SettledEffect] = ()
     model_call: ModelCall | None = None
+    handed_out: int = 0  # calls that other processes or runs are to answer from now on
     tool_calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0

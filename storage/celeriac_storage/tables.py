@@ -158,6 +158,8 @@ runs = Table(
     Column("awaited_budget_id", BigInteger),
     Column("awaited_amount", Numeric),
     Column("pruned_at", _TIME),
+    Column("pruned_usd", Numeric, nullable=False),
+    Column("pruned_unpriced_calls", Integer, nullable=False),
 )
 
 checkpoints = Table(

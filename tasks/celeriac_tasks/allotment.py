@@ -1,7 +1,7 @@
 """What a step may use of its run's budgets: reserved before it acts, charged in its commit.
 
 Only for runs that have budgets (`Claim.is_budgeted`): others pay no round trip for them. A call
-that somebody has begun, and what takes calls back, is never refused.
+that somebody has begun, and what takes calls back, is never refused, and charged like any other.
 """
 
 import time
@@ -27,7 +27,15 @@ OUTPUT_TOKENS = 4096
 """What an answer is expected to take at most, if neither agent nor model says so: longer ones are
 charged all the same, and may pass the limit by what they are longer."""
 
-_CALLED = (EffectState.COMMITTED, EffectState.FAILED, EffectState.UNKNOWN)
+_CALLED = (
+    EffectState.COMMITTED,
+    EffectState.FAILED,
+    EffectState.UNKNOWN,
+    EffectState.KNOWN_BAD,
+)
+"""What a call is that was made, as far as anybody knows."""
+_TO_BE_COUNTED = (EffectState.PLANNED, EffectState.APPROVED, EffectState.IN_FLIGHT)
+"""What a call was that no budget has counted yet, unless it was handed out."""
 
 
 class Allotment:
@@ -50,20 +58,25 @@ class Allotment:
         return self._reserve(claim, needs)
 
     def reserve_calls(self, claim: Claim, effects: Sequence[Effect]) -> StepRecord | None:
-        """The same for calling tools."""
+        """The same for calling tools; without calls, for a step that only tells something."""
         if not claim.is_budgeted or claim.is_rollback:
             return None
         calls = sum(not effect.state.is_settled for effect in effects)
         return self._reserve(claim, {Measure.TOOL_CALLS: Decimal(calls)} if calls else {})
 
-    def charge(self, claim: Claim, record: StepRecord) -> StepRecord:
-        """The record with what the step used, and the warnings that it leaves."""
-        if not claim.is_budgeted or claim.is_rollback:
+    def charge(self, claim: Claim, record: StepRecord, requested: Sequence[Effect]) -> StepRecord:
+        """The record with what the step used, and the warnings that it leaves. `requested` are
+        calls that were handed out before, and counted then."""
+        if not claim.is_budgeted:
             return record
+        counted = {effect.call_id for effect in requested}
+        calls = record.handed_out + sum(
+            _is_made(effect) for effect in record.settled if effect.call_id not in counted
+        )
         amounts = {
             **_charge_of(self._loaded, record.model_call),
             Measure.STEPS: Decimal(int(record.advances)),
-            Measure.TOOL_CALLS: Decimal(_calls(record.settled)),
+            Measure.TOOL_CALLS: Decimal(calls),
             Measure.SECONDS: _seconds(time.monotonic() - self._began_at),
         }
         events = [Event("budget.warned", _facts(each, "soft_limit")) for each in self._warnings]
@@ -152,10 +165,12 @@ def _charge_of(loaded: LoadedAgent, call: ModelCall | None) -> dict[Measure, Dec
     return {Measure.TOKENS: Decimal(call.input_tokens + call.output_tokens), Measure.USD: cost}
 
 
-def _calls(settled: Sequence[SettledEffect]) -> int:
-    return sum(
-        effect.state in _CALLED and effect.was is not EffectState.UNKNOWN for effect in settled
-    )
+def _is_made(effect: SettledEffect) -> bool:
+    """Whether this step is the one that counts the call: it was made, or may have been. One of
+    which that is found out later was counted when it became unknown."""
+    if effect.was is EffectState.NOT_DONE:  # and is given up, unless it was done after all
+        return effect.state in (EffectState.COMMITTED, EffectState.UNKNOWN)
+    return effect.state in _CALLED and effect.was in _TO_BE_COUNTED
 
 
 def _seconds(elapsed: float) -> Decimal:

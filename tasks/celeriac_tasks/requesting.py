@@ -68,6 +68,12 @@ def requested(
         yield connection
 
 
+def handed_out(pause: Next, reason: str, batch: Batch) -> StepRecord:
+    """The record of a step that hands these calls to other processes or runs, and waits."""
+    calls = len(batch.effects)
+    return StepRecord(pause, StepKind.ACT, reason, advances=False, handed_out=calls)
+
+
 def abandoned(requested: Sequence[Effect]) -> tuple[list[SettledEffect], list[Event]]:
     """What becomes of requested calls whose run ends before their results come in."""
     settled = [

@@ -231,6 +231,8 @@ class _Step:
         if self._claim.is_rollback:
             return self._commit(undoing.think(self._worker.database, self._loaded, self._claim))
         if self._claim.said:
+            if (refused := self._allotment.reserve_calls(self._claim, ())) is not None:
+                return self._commit(Transition(refused))
             # A step of its own, so that the model is only ever asked about what is committed.
             following = Next.queued(Phase.WAITING_MODEL)
             return self._commit(Transition(StepRecord(following, StepKind.THINK, "said")))
@@ -319,6 +321,8 @@ class _Step:
     def _withdraw(self, pending: Sequence[Effect]) -> tuple[Committed, Transition]:
         """Tell the model that its calls are not made, and what the user said instead."""
         ended = self._ended_before_it_begins()
+        if ended is None:
+            ended = self._allotment.reserve_calls(self._claim, ())
         acting = Acting(self._worker.database, self._loaded, self._claim, Batch(pending, ()))
         if ended is None:
             known = committed_after_all(self._worker.database, self._claim, acting, pending)
@@ -330,7 +334,7 @@ class _Step:
 
     def _request(self, batch: Batch) -> tuple[Committed, Transition]:
         """Have another process execute the calls, and wait for it."""
-        record = StepRecord(WAIT_FOR_RESULTS, StepKind.ACT, "requested", advances=False)
+        record = requesting.handed_out(WAIT_FOR_RESULTS, "requested", batch)
         database, loaded, claim = self._worker.database, self._loaded, self._claim
         with (
             self._worker.active,
@@ -342,7 +346,7 @@ class _Step:
 
     def _delegate(self, batch: Batch) -> tuple[Committed, Transition]:
         """Start the runs that answer the calls, and wait for them."""
-        record = StepRecord(WAIT_FOR_CHILDREN, StepKind.ACT, "delegated", advances=False)
+        record = requesting.handed_out(WAIT_FOR_CHILDREN, "delegated", batch)
         database, loaded, claim = self._worker.database, self._loaded, self._claim
         with (
             self._worker.active,
@@ -482,7 +486,7 @@ class _Step:
                 self._claim, self._was_asked = changed.claim, True
 
     def _commit_once(self, connection: Connection, record: StepRecord) -> Committed:
-        record = self._allotment.charge(self._claim, record)
+        record = self._allotment.charge(self._claim, record, self._requested)
         self._record = record
         # A step that did not get there is for the next claim, which reads what this one recorded.
         keep_claim_seconds = self._keep_claim_seconds if record.advances else None

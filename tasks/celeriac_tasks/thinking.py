@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import replace
 
 from pydantic_ai.messages import ModelResponse
 from pydantic_ai.settings import ModelSettings
