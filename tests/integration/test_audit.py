@@ -582,6 +582,34 @@ DAMAGES = [
         None,
     ),
     Damage(
+        audit_checks.budgets.BUDGET_RELEASED,
+        """
+        UPDATE celeriac.budgets SET measure = 'steps';
+        UPDATE celeriac.budget_entries SET run_id = 'completed' WHERE used IS NULL;
+        UPDATE celeriac.runs SET finished_at = now() - interval '1 h' WHERE run_id = 'completed';
+        INSERT INTO celeriac.leaders VALUES ('scheduler', 'x', now() + interval '1 h');
+        """,
+        "steps of run budgeted: 20 reserved for step 1",
+    ),
+    Damage(
+        audit_checks.history.SELECTIONS,
+        """
+        INSERT INTO celeriac.selections (run_id, step, selection)
+        VALUES ('completed', 0, '{"room": 1}')
+        """,
+        "step 0, messages: its call says otherwise",
+    ),
+    Damage(
+        audit_checks.history.SELECTIONS,
+        """
+        UPDATE celeriac.runs SET input_tokens_used = 0, output_tokens_used = 0
+        WHERE run_id = 'completed';
+        DELETE FROM celeriac.model_calls WHERE run_id = 'completed';
+        INSERT INTO celeriac.recalls (run_id, step, selection) VALUES ('completed', 0, '{}');
+        """,
+        "step 0, memories: no model call",
+    ),
+    Damage(
         audit_checks.waits.TIMERS,
         """
         INSERT INTO celeriac.timers (run_id, timer_id, due_at)

@@ -42,6 +42,7 @@ CHECKS: tuple[Check, ...] = (
     history.MESSAGE_POSITIONS,
     history.WORDS_WAITING,
     history.TOLD_RESULTS,
+    history.SELECTIONS,
     hashes.CHECKPOINT_HASHES,
     hashes.MESSAGE_HASHES,
     hashes.RESULT_HASHES,
@@ -64,4 +65,5 @@ CHECKS: tuple[Check, ...] = (
     budgets.BUDGET_LIMITS,
     budgets.BUDGET_CHARGES,
     budgets.BUDGET_EXCEEDED,
+    budgets.BUDGET_RELEASED,
 )

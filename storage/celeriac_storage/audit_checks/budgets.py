@@ -87,3 +87,18 @@ BUDGET_EXCEEDED = Check(
     WHERE budget.used + budget.reserved - since.amount > allowed.hard_limit
     """,
 )
+
+BUDGET_RELEASED = Check(
+    10,
+    "while a scheduler lives, a run that has ended holds no steps, calls or seconds",
+    # Tokens and money of a call that was lost stay reserved for ever.
+    f"""
+    SELECT run_id, format('%%s: %%s reserved for step %%s', {_NAMED}, entry.reserved, entry.step)
+        AS detail
+    FROM celeriac.budget_entries AS entry JOIN celeriac.budgets AS budget USING (budget_id)
+    JOIN celeriac.runs AS run USING (run_id)
+    WHERE entry.used IS NULL AND measure NOT IN ('tokens', 'usd')
+        AND finished_at < now() - make_interval(secs => %(overdue_seconds)s)
+        AND EXISTS (SELECT FROM celeriac.leaders WHERE held_until > now())
+    """,
+)

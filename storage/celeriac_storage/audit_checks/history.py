@@ -93,3 +93,28 @@ TOLD_RESULTS = Check(
         'precondition_failed', 'rejected', 'expired', 'known_bad', 'rolled_back'))
     """,
 )
+
+SELECTIONS = Check(
+    7,
+    "what was selected for a step is what its model was sent",
+    # A step that only told of the user's words asked nobody, whatever was selected before them.
+    """
+    SELECT run_id, format('step %%s, %%s: %%s', chosen.step, what,
+        CASE WHEN called.attempt IS NULL THEN 'no model call' ELSE 'its call says otherwise' END)
+        AS detail
+    FROM (
+        SELECT run_id, step, 'messages' AS what, selection FROM celeriac.selections
+        UNION ALL SELECT run_id, step, 'memories', NULL FROM celeriac.recalls
+    ) AS chosen
+    JOIN celeriac.checkpoints AS taken USING (run_id, step)
+    JOIN celeriac.runs AS run USING (run_id)
+    LEFT JOIN LATERAL (
+        SELECT attempt, selection AS sent FROM celeriac.model_calls AS call
+        WHERE (call.run_id, call.step) = (chosen.run_id, chosen.step)
+        ORDER BY attempt DESC LIMIT 1
+    ) AS called ON true
+    WHERE erased_at IS NULL AND taken.kind = 'think' AND taken.reason <> 'said'
+        AND (CASE what WHEN 'memories' THEN sent ? 'memories'
+            ELSE sent - 'memories' = chosen.selection END) IS NOT TRUE
+    """,
+)

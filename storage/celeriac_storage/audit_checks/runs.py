@@ -69,6 +69,7 @@ ORPHANS = Check(
         UNION ALL SELECT run_id, 'model_calls' FROM celeriac.model_calls
         UNION ALL SELECT run_id, 'approvals' FROM celeriac.approvals
         UNION ALL SELECT run_id, 'recalls' FROM celeriac.recalls
+        UNION ALL SELECT run_id, 'selections' FROM celeriac.selections
     ) AS row_of
     WHERE NOT EXISTS (SELECT FROM celeriac.runs WHERE runs.run_id = row_of.run_id)
     GROUP BY run_id, source
