@@ -37,18 +37,23 @@ def list_budgets(
         Query(pattern=r"^[A-Za-z0-9._@-]{1,128}$", description="The user, thread or run."),
     ] = None,
 ) -> Response:
-    """List budgets: your own, those of a thread or run of yours that you name, or all of the tenant
-    for an operator."""
+    """List budgets: your own with those of your threads and runs, or all of the tenant for an
+    operator."""
     with service_of(request).tenant(caller.tenant_id).begin() as connection:
-        if not sees_all(caller, "list_budgets"):
-            if scope is None and subject is None:
-                scope, subject = "user", caller.user_id
-            is_own = _is_own(connection, caller, scope, subject)
-            require(caller, "list_budgets", is_own=is_own)
-        found = budget_limits.list_budgets(
-            connection, caller.tenant_id, scope=scope, subject=subject
-        )
-    return json_response({"budgets": found})
+        return json_response({"budgets": seen_budgets(connection, caller, scope, subject)})
+
+
+def seen_budgets(
+    connection: Connection, caller: Caller, scope: Scope | None, subject: str | None
+) -> list[Budget]:
+    """The budgets that the caller may see, of those that were asked for. Raises `RoleMissing` if
+    what was named is not his."""
+    owner = None if sees_all(caller, "list_budgets") else caller.user_id
+    if owner is not None and (scope == "tenant" or (scope is not None and subject is not None)):
+        require(caller, "list_budgets", is_own=_is_own(connection, caller, scope, subject))
+    return budget_limits.list_budgets(
+        connection, caller.tenant_id, scope=scope, subject=subject, owner=owner
+    )
 
 
 @router.put(

@@ -5,6 +5,7 @@ besides the statements.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -13,7 +14,8 @@ from sqlalchemy import Connection
 from celeriac.client.remembering import Forget, Remember, export
 from celeriac.errors import InvalidInput
 from celeriac.ids import RunId, UserId
-from celeriac.memory.candidate import checked_key, is_key
+from celeriac.memory.candidate import MemoryKind, checked_key, is_key
+from celeriac.reports import Memory, MemoryDecision
 from celeriac.schemas import strict_json
 from celeriac_api import models
 from celeriac_api.authentication import CurrentCaller
@@ -42,6 +44,7 @@ def list_memories(
     caller: CurrentCaller,
     user_id: UserFilter = None,
     namespace: NamespaceFilter = None,
+    kind: MemoryKind | None = None,
     query: Annotated[
         str, Query(max_length=1000, pattern=r"^[^\x00]*$", description="With one of these words.")
     ] = "",
@@ -50,6 +53,31 @@ def list_memories(
 ) -> Response:
     """List what is remembered of you, with source and decision; an operator lists that of all users
     of the tenant, or of one. A query without any word, such as `%`, finds nothing."""
+    shown, next_cursor = page_of_memories(
+        request,
+        caller,
+        user_id,
+        namespace=namespace,
+        kind=kind,
+        query=query,
+        limit=limit,
+        cursor=cursor,
+    )
+    return json_response({"memories": list(shown), "next_cursor": next_cursor})
+
+
+def page_of_memories(
+    request: Request,
+    caller: Caller,
+    user_id: str | None,
+    *,
+    namespace: str | None = None,
+    kind: MemoryKind | None = None,
+    query: str = "",
+    limit: int,
+    cursor: str | None,
+) -> tuple[Sequence[Memory], str | None]:
+    """The memories that the caller may see, and the cursor of the next page."""
     owner = user_to_see(caller, "list_memories", user_id)
     with _seeing(request, caller, owner).begin() as connection:
         found = memories.list_memories(
@@ -57,14 +85,14 @@ def list_memories(
             caller.tenant_id,
             owner,
             namespace=namespace,
+            kind=kind,
             query=query,
             before=_before(cursor),
             limit=limit + 1,
         )
     shown, has_more = cut(found, limit)
     last = shown[-1] if has_more else None
-    next_cursor = None if last is None else cursor_after(last.changed_at, str(last.decision_id))
-    return json_response({"memories": list(shown), "next_cursor": next_cursor})
+    return shown, None if last is None else cursor_after(last.changed_at, str(last.decision_id))
 
 
 @router.get(
@@ -81,6 +109,23 @@ def list_memory_decisions(
 ) -> Response:
     """List what was decided about candidates: all, or (`store`) those that were kept, or were not.
     Of what was refused there is a reason and a hash."""
+    shown, next_cursor = page_of_decisions(
+        request, caller, user_id, store=store, run_id=run_id, limit=limit, cursor=cursor
+    )
+    return json_response({"decisions": list(shown), "next_cursor": next_cursor})
+
+
+def page_of_decisions(
+    request: Request,
+    caller: Caller,
+    user_id: str | None,
+    *,
+    store: bool | None,
+    run_id: str | None = None,
+    limit: int,
+    cursor: str | None,
+) -> tuple[Sequence[MemoryDecision], str | None]:
+    """The decisions that the caller may see, and the cursor of the next page."""
     owner = user_to_see(caller, "list_memory_decisions", user_id)
     with _seeing(request, caller, owner).begin() as connection:
         found = memories.list_decisions(
@@ -94,8 +139,7 @@ def list_memory_decisions(
         )
     shown, has_more = cut(found, limit)
     last = shown[-1] if has_more else None
-    next_cursor = None if last is None else cursor_after(last.decided_at, str(last.decision_id))
-    return json_response({"decisions": list(shown), "next_cursor": next_cursor})
+    return shown, None if last is None else cursor_after(last.decided_at, str(last.decision_id))
 
 
 @router.get("/export", responses=answers(200, models.MemoryExportModel, "As of one moment"))
@@ -118,10 +162,29 @@ def show_memory(
     user_id: UserFilter = None,
 ) -> Response:
     """What is remembered under a key, with source and decision."""
+    return json_response(seen_memory(request, caller, user_id, namespace, memory_key))
+
+
+def seen_memory(
+    request: Request, caller: Caller, user_id: str | None, namespace: str, memory_key: str
+) -> Memory:
+    """The memory. Raises `UnknownMemory`, also where the caller may not see it."""
     owner = _owner(caller, "show_memory", user_id, namespace, memory_key)
     with _seeing(request, caller, owner).begin() as connection:
-        return json_response(
-            memories.read(connection, caller.tenant_id, owner, namespace, memory_key)
+        return memories.read(connection, caller.tenant_id, owner, namespace, memory_key)
+
+
+def decisions_about(
+    request: Request, caller: Caller, memory: Memory, limit: int
+) -> list[MemoryDecision]:
+    """What was last decided about the key of a memory that the caller sees."""
+    with _seeing(request, caller, memory.user_id).begin() as connection:
+        return memories.list_decisions(
+            connection,
+            caller.tenant_id,
+            memory.user_id,
+            place=(memory.namespace, memory.key),
+            limit=limit,
         )
 
 

@@ -4,6 +4,8 @@ A budget's row is locked here, and nothing after it.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -12,10 +14,12 @@ from sqlalchemy import Connection
 from celeriac.budget import MAX_AMOUNT, Allowance, Measure, Scope
 from celeriac.codec import JsonValue
 from celeriac.errors import Conflict, InvalidInput, UnknownBudget, UnknownRun, UnknownThread
-from celeriac.ids import TenantId, UserId
+from celeriac.ids import RunId, TenantId, UserId
 from celeriac.reports import Budget
 from celeriac_storage import audit_trail
 from celeriac_storage.owners import know_tenant
+
+WAITERS_SHOWN = 5
 
 HAS_BUDGETS = """EXISTS (
     SELECT FROM celeriac.budgets AS b
@@ -88,17 +92,70 @@ def list_budgets(
     *,
     scope: Scope | None = None,
     subject: str | None = None,
+    owner: UserId | None = None,
 ) -> list[Budget]:
-    """The tenant's budgets by scope, subject and measure; all, or those of one of them."""
+    """The tenant's budgets by scope, subject and measure; all, or those of one of them; of that
+    user, and of the threads and runs that are the user's."""
     rows: Any = connection.exec_driver_sql(
-        f"""{_REPORT}
+        f"""{_REPORT} AS budget
         WHERE tenant_id = %(tenant_id)s AND scope = coalesce(%(scope)s, scope)
             AND subject = coalesce(%(subject)s, subject)
+            AND (%(owner)s::text IS NULL OR %(owner)s = CASE scope WHEN 'user' THEN subject
+                WHEN 'thread' THEN (SELECT user_id FROM celeriac.threads AS thread
+                    WHERE (thread.tenant_id, thread_id) = (budget.tenant_id, subject))
+                WHEN 'run' THEN (SELECT user_id FROM celeriac.runs AS run
+                    WHERE (run.tenant_id, run_id) = (budget.tenant_id, subject))
+            END)
         ORDER BY scope, subject, measure
         """,
-        {"tenant_id": tenant_id, "scope": scope, "subject": subject},
+        {"tenant_id": tenant_id, "scope": scope, "subject": subject, "owner": owner},
     )
     return [Budget(*row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A run that waits for room in a budget."""
+
+    run_id: RunId
+    user_id: UserId
+    since: datetime
+
+
+def list_waiters(
+    connection: Connection, tenant_id: TenantId, owner: UserId | None = None
+) -> dict[tuple[str, str, str], list[Waiter]]:
+    """Those of the tenant, or of that user, by scope, subject and measure of their budget, the
+    longest waiting first: a few of each."""
+    rows: Any = connection.exec_driver_sql(
+        """
+        SELECT scope, subject, measure, run_id, user_id, paused_at
+        FROM celeriac.budgets AS budget CROSS JOIN LATERAL (
+            SELECT run_id, user_id, paused_at FROM celeriac.runs
+            WHERE status = 'paused' AND phase = 'waiting_budget'
+                AND awaited_budget_id = budget.budget_id
+                AND user_id = coalesce(%(owner)s::text, user_id)
+            ORDER BY paused_at, run_id LIMIT %(most)s
+        ) AS waiter
+        WHERE tenant_id = %(tenant_id)s ORDER BY paused_at, run_id
+        """,
+        {"tenant_id": tenant_id, "owner": owner, "most": WAITERS_SHOWN},
+    )
+    found: dict[tuple[str, str, str], list[Waiter]] = {}
+    for scope, subject, measure, run_id, user_id, since in rows:
+        waiter = Waiter(RunId(run_id), UserId(user_id), since)
+        found.setdefault((scope, subject, measure), []).append(waiter)
+    return found
+
+
+def awaited_by(connection: Connection, run_id: RunId) -> Budget | None:
+    """The budget that the run waits for room in, if it waits for one."""
+    row: Any = connection.exec_driver_sql(
+        f"{_REPORT} WHERE budget_id = (SELECT awaited_budget_id FROM celeriac.runs"
+        " WHERE run_id = %s AND status = 'paused' AND phase = 'waiting_budget')",
+        (run_id,),
+    ).fetchone()
+    return None if row is None else Budget(*row)
 
 
 def _change(

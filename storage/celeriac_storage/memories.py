@@ -132,12 +132,14 @@ def list_memories(
     owner_id: UserId | None,
     *,
     namespace: str | None = None,
+    kind: MemoryKind | None = None,
     query: str = "",
     before: int | None = None,
     limit: int = 100,
 ) -> list[reports.Memory]:
     """With source and decision, those decided last first: of that owner, or of all of the tenant;
-    in that namespace, and with a word of `query`, as in `search`; decided before that one."""
+    in that namespace, of that kind, and with a word of `query`, as in `search`; decided before that
+    one."""
     wanted = query_words(query)
     if query.strip() and not wanted:
         return []
@@ -146,6 +148,7 @@ def list_memories(
         + """
             AND memory.user_id = coalesce(%(owner_id)s::text, memory.user_id)
             AND memory.namespace = coalesce(%(namespace)s::text, memory.namespace)
+            AND memory.kind = coalesce(%(kind)s::text, memory.kind)
             AND (%(is_empty)s OR search @@ to_tsquery('english', %(query)s))
             AND (%(before)s::bigint IS NULL OR memory.decision_id < %(before)s::bigint)
         ORDER BY memory.decision_id DESC LIMIT %(limit)s
@@ -154,6 +157,7 @@ def list_memories(
             "tenant_id": tenant_id,
             "owner_id": owner_id,
             "namespace": namespace,
+            "kind": kind,
             "query": _either(wanted),
             "is_empty": not wanted,
             "before": before,
@@ -236,11 +240,12 @@ def list_decisions(
     *,
     store: bool | None = None,
     run_id: RunId | None = None,
+    place: tuple[str, str] | None = None,
     before: int | None = None,
     limit: int = 100,
 ) -> list[reports.MemoryDecision]:
     """The latest first: of that owner or of all of the tenant; those that kept something, or that
-    did not; about that run."""
+    did not; about that run; about that namespace and key."""
     rows: Any = connection.exec_driver_sql(
         """
         SELECT decision_id, user_id, verdict = 'allow', reason, namespace, memory_key, kind, origin,
@@ -250,6 +255,8 @@ def list_decisions(
         WHERE tenant_id = %(tenant_id)s AND user_id = coalesce(%(owner_id)s::text, user_id)
             AND (verdict = 'allow') = coalesce(%(store)s::boolean, verdict = 'allow')
             AND (%(run_id)s::text IS NULL OR run_id = %(run_id)s::text)
+            AND (%(key)s::text IS NULL
+                OR (namespace, memory_key) = (%(namespace)s::text, %(key)s::text))
             AND (%(before)s::bigint IS NULL OR decision_id < %(before)s::bigint)
         ORDER BY decision_id DESC LIMIT %(limit)s
         """,
@@ -258,6 +265,8 @@ def list_decisions(
             "owner_id": owner_id,
             "store": store,
             "run_id": run_id,
+            "namespace": None if place is None else place[0],
+            "key": None if place is None else place[1],
             "before": before,
             "limit": limit,
         },

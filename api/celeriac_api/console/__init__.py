@@ -7,11 +7,18 @@ limits, same audit trail, same idempotency keys.
 
 from fastapi import Depends, FastAPI
 
-from celeriac_api.console import approvals, runs, signing, unsettled, workers
+from celeriac_api.console import approvals, budgets, memories, runs, signing, unsettled, workers
 from celeriac_api.console.sessions import signed_in
 from celeriac_api.console.static import STATIC_PATH, Static
 
-ROUTERS = (runs.router, approvals.router, unsettled.router, workers.router)
+ROUTERS = (
+    runs.router,
+    approvals.router,
+    unsettled.router,
+    memories.router,
+    budgets.router,
+    workers.router,
+)
 """Whatever is here is for who is signed in. A new page is a module with a router here, a template
 that extends `base.html`, and a line in its navigation."""
 

@@ -12,7 +12,7 @@ from celeriac_api import models
 from celeriac_api import runs as api
 from celeriac_api.authorization import RULES, role_of, visible_run
 from celeriac_api.caller import service_of
-from celeriac_api.console import timeline
+from celeriac_api.console import budgets, timeline
 from celeriac_api.console.forms import PostedForm, body_of, json_value
 from celeriac_api.console.pages import PageRoute, render, see
 from celeriac_api.console.sessions import CurrentUser
@@ -68,6 +68,7 @@ def run_page(
         report = reading.read_run(connection, run)
         limit = ALL_EVENTS if history == "all" else timelines.EVENTS_SHOWN
         told = timelines.read_timeline(connection, run, limit)
+        awaited = budgets.awaited_by(connection, caller, run, report.user_id)
     return render(
         request,
         "run.html",
@@ -76,11 +77,13 @@ def run_page(
         items=timeline.items(report, told),
         open_calls=timeline.open_calls(report),
         waiting=waiting_for(report, told.wait),
+        awaited_budget=awaited,
         pending={each.call_id: each for each in report.approvals if each.status == "pending"},
         event_types=EVENT_TYPES,
         may_resolve=role_of(caller) >= RULES["resolve_call"].own,
         can_be_rolled_back=_can_be_rolled_back(report.status, report.effects, report.kind),
         flower_url=(service_of(request).settings.flower_url or "").rstrip("/"),
+        **budgets.how_shown(caller),
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import unicodedata
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import cache
 from typing import Any
 
@@ -32,6 +33,7 @@ def environment() -> Environment:
     )
     made.globals["static"] = STATIC_PATH
     made.filters.update(
+        amount=amount,
         document=document,
         duration=duration,
         clock=clock,
@@ -79,6 +81,15 @@ def duration(seconds: float) -> str:
     if hours >= 48:
         return f"{hours // 24} days"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def amount(number: Decimal, measure: str) -> str:
+    """So much of what a budget measures."""
+    if measure == "usd":
+        return f"${number:,.2f}" if number == round(number, 2) else f"${number.normalize():,f}"
+    if measure == "seconds":
+        return duration(float(number))
+    return f"{number.normalize():,f}"
 
 
 def clock(at: datetime) -> str:

@@ -107,22 +107,29 @@ def list_memories(
     user_id: str,
     *,
     namespace: str | None = None,
+    kind: MemoryKind | None = None,
     query: str = "",
     limit: int = 100,
 ) -> Ask[list[Memory]]:
-    """What is remembered of the user, the latest first; in that namespace, and with a word of
-    `query`."""
+    """What is remembered of the user, the latest first; in that namespace, of that kind, and with a
+    word of `query`."""
     user = user_named(user_id)
 
     def in_database(desk: "DatabaseDesk") -> list[Memory]:
         return desk.read(
             lambda connection: memories.list_memories(
-                connection, desk.tenant_id, user, namespace=namespace, query=query, limit=limit
+                connection,
+                desk.tenant_id,
+                user,
+                namespace=namespace,
+                kind=kind,
+                query=query,
+                limit=limit,
             )
         )
 
     def over_http() -> Flow[list[Memory]]:
-        asked = {"user_id": user, "namespace": namespace, "query": query}
+        asked = {"user_id": user, "namespace": namespace, "kind": kind, "query": query}
         return (yield from pages("/v1/memories", "memories", reader(Memory), limit, asked))
 
     return Ask(in_database, over_http)

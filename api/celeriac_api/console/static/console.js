@@ -17,7 +17,7 @@ Idiomorph.defaults.callbacks.beforeNodeMorphed = (node) => !isBeingFilledIn(node
 
 function isBeingFilledIn(node) {
   if (node.nodeName !== "FORM" || !node.hasAttribute("data-keep")) return false;
-  return [...node.querySelectorAll("textarea")].some((field) => field.value !== field.defaultValue);
+  return [...node.querySelectorAll("textarea, input:not([type=hidden])")].some((field) => field.value !== field.defaultValue);
 }
 
 // Text in progress, by the four rules of docs/streaming.md.
