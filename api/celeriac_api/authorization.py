@@ -44,6 +44,7 @@ RULES: Mapping[str, Rule] = {
     "roll_back_run": _OWN,  # and as whoever may decide its calls (celeriac_storage.rollbacks)
     # Whoever says that a call was not done has it made again: nobody says it of his own run.
     "resolve_call": Rule(Role.OPERATOR, Role.OPERATOR),
+    "list_threads": _OWN,
     "show_thread": _OWN,
     "add_schedule": _OWN,  # another's: that starts runs for another user
     "list_schedules": _OWN,

@@ -420,6 +420,7 @@ RunLineModel = model_of(reports.RunLine)
 StartedModel = model_of(reports.Started)
 RequestedCallModel = model_of(reports.RequestedCall)
 ThreadModel = model_of(reports.Thread)
+ThreadLineModel = model_of(reports.ThreadLine)
 ApprovalModel = model_of(reports.Approval)
 DecidedModel = model_of(reports.Decided)
 ScheduleModel = model_of(reports.Schedule)
@@ -446,6 +447,11 @@ class StandsAt(BaseModel):
 
 class RunPage(BaseModel):
     runs: list[RunLineModel]  # type: ignore[valid-type]  # made while it runs
+    next_cursor: str | None
+
+
+class ThreadPage(BaseModel):
+    threads: list[ThreadLineModel]  # type: ignore[valid-type]  # made while it runs
     next_cursor: str | None
 
 

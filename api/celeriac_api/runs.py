@@ -73,6 +73,7 @@ def start_run(body: models.StartRun, order: CurrentOrder) -> Response:
         is_published=service.first_step is not None,
         traceparent=traceparent.current()
         or traceparent.checked(order.request.headers.get("traceparent")),
+        by=caller.user_id,
     )
 
     def check(_: Connection) -> None:

@@ -266,6 +266,17 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadLine:
+    """One conversation in a list."""
+
+    thread_id: ThreadId
+    user_id: UserId
+    created_at: datetime
+    runs: int  # that its user started
+    last_run: RunLine | None  # of those
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleFire:
     """What came of one time of a schedule."""
 

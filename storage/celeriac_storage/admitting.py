@@ -38,6 +38,7 @@ class Wish:
     start_key: str | None = None
     is_published: bool = False
     traceparent: str | None = None
+    by: UserId | None = None  # who says the input to a run that goes on, if not the user
 
 
 def admit(connection: Connection, wish: Wish) -> NewRun:
@@ -87,6 +88,7 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
         is_published=wish.is_published,
         contract=contract,
         traceparent=wish.traceparent,
+        by=wish.by,
     )
 
 

@@ -1,7 +1,7 @@
 """What people look at: runs, their histories, and workers. Nothing here locks or changes a row."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -47,6 +47,10 @@ DEPARTED_WORKERS_SHOWN = 100
 CHILDREN_SHOWN = 1000
 SEARCH_SECONDS = 5
 _QUERY_CANCELED = "57014"
+
+_LINE = [each.name for each in fields(RunLine)]
+LINE = ", ".join(_LINE)
+"""The columns of a run in a list."""
 
 
 def read_run(connection: Connection, run_id: RunId) -> Run:
@@ -235,21 +239,7 @@ def list_runs(
     """
     if search is not None:
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{SEARCH_SECONDS}s'")
-    query = select(
-        runs.c.run_id,
-        runs.c.thread_id,
-        runs.c.user_id,
-        runs.c.agent,
-        runs.c.status,
-        runs.c.phase,
-        runs.c.outcome,
-        runs.c.step,
-        runs.c.epoch,
-        runs.c.worker_id,
-        runs.c.deaths,
-        runs.c.created_at,
-        runs.c.finished_at,
-    )
+    query = select(*(runs.c[column] for column in _LINE))
     if status is not None:
         query = query.where(runs.c.status == status.value)
     if agent is not None:
@@ -280,24 +270,25 @@ def list_runs(
             f"the search for {search!r} was given up after {SEARCH_SECONDS} s: narrow it by a "
             "status, an agent, a user or a thread"
         ) from error
-    return [
-        RunLine(
-            RunId(row.run_id),
-            ThreadId(row.thread_id),
-            UserId(row.user_id),
-            row.agent,
-            RunStatus(row.status),
-            None if row.phase is None else Phase(row.phase),
-            row.outcome,
-            row.step,
-            row.epoch,
-            None if row.worker_id is None else WorkerId(row.worker_id),
-            row.deaths,
-            row.created_at,
-            row.finished_at,
-        )
-        for row in rows
-    ]
+    return [run_line(row) for row in rows]
+
+
+def run_line(row: Sequence[Any]) -> RunLine:
+    """A row of the columns `LINE`."""
+    run_id, thread_id, user_id, agent, status, phase, outcome, step, epoch, worker_id, *rest = row
+    return RunLine(
+        RunId(run_id),
+        ThreadId(thread_id),
+        UserId(user_id),
+        agent,
+        RunStatus(status),
+        None if phase is None else Phase(phase),
+        outcome,
+        step,
+        epoch,
+        None if worker_id is None else WorkerId(worker_id),
+        *rest,
+    )
 
 
 def read_thread(

@@ -62,6 +62,7 @@ class NewRun:
     is_published: bool = False  # the caller publishes it right after the commit
     contract: dict[str, JsonValue] | None = None
     traceparent: str | None = None  # the trace that its steps belong to (`celeriac.traceparent`)
+    by: UserId | None = None  # who says `word`, if not the user
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +284,7 @@ def _say_instead(connection: Connection, new: NewRun, word: dict[str, JsonValue]
     if is_there is not None:  # or who starts it again after an error would say its input to it
         raise _run_exists(new.run_id)
     try:
-        inbox.say(connection, run_id, word, new.user_id, key)
+        inbox.say(connection, run_id, word, new.by or new.user_id, key)
     except Conflict:  # since we looked it has ended, or was the same start told to another thread's
         told = inbox.said_under(connection, key, word)
         return None if told is None else _told(connection, new, told)

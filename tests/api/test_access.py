@@ -50,6 +50,7 @@ ENDPOINTS = [  # in an order in which each finds the run as it needs it
     Endpoint("list_calls", "GET", "/v1/runs/{run}/calls"),
     Endpoint("show_wait", "GET", "/v1/runs/{run}/wait"),
     Endpoint("list_requested_calls", "GET", "/v1/calls", other="200", rival="200"),
+    Endpoint("list_threads", "GET", "/v1/threads", **LIST),
     Endpoint("show_thread", "GET", "/v1/threads/{thread}"),
     Endpoint("list_approvals", "GET", "/v1/approvals", **LIST),
     # That a proposal waits is no secret to those of the tenant who might have to decide it.

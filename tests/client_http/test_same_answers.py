@@ -41,10 +41,14 @@ def test_every_report_is_the_same(api: Api, desk: Desk) -> None:
     run_id, (proposal,) = desk.propose()
     desk.client.set_principal("carl", roles=["cashier"], permissions={"*": [When("x", "==", 1)]})
     token = api.token("ada", "admin")
+    thread_id = desk.client.get(run_id).thread_id
     looks: dict[str, Look] = {
         "get": lambda client: client.get(run_id),
         "runs": lambda client: client.runs(status=RunStatus.PAUSED, agent="desk"),
         "no runs": lambda client: client.runs(status=RunStatus.FAILED),
+        "threads": lambda client: client.threads(),
+        "no threads": lambda client: client.threads(user_id="nobody"),
+        "thread": lambda client: client.thread(thread_id),
         "waits_for": lambda client: client.waits_for(run_id),
         "approvals": lambda client: client.approvals(status=None, run_id=run_id),
         "approval": lambda client: client.approval(proposal.approval_id),

@@ -1,6 +1,7 @@
 """Memories, budgets, threads, schedules and families of runs in a browser, at every width."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
@@ -14,9 +15,16 @@ from tests.console.window import DESKTOP, PHONE, Window
 from tests.family import Family
 from tests.rememberer import ASKS, Rememberer, wish
 
-TALKER = Agent(
-    "talker", ScriptedModel([Turn(text="Kyoto it is.", input_tokens=7_000, output_tokens=800)])
-)
+ANSWERS = ["Kyoto, when the cherry trees are in bloom.", "Near the river Kamo, in a ryokan.", "No."]
+
+
+def answer(messages: Sequence[Any]) -> Turn:
+    """The next answer of its thread."""
+    said = sum(type(message).__name__ == "ModelResponse" for message in messages)
+    return Turn(text=ANSWERS[said % len(ANSWERS)], input_tokens=7_000, output_tokens=800)
+
+
+TALKER = Agent("talker", ScriptedModel(answer))
 LOOKS = [(DESKTOP, "light"), (DESKTOP, "dark"), (PHONE, "light"), (PHONE, "dark")]
 
 
@@ -31,15 +39,19 @@ def scene(database: Database, broker_url: str) -> Iterator[Rememberer]:
     client.remember("card", "my card is 4111 1111 1111 1111", user_id="alice")
     client.remember("seat", "Prefers window seats", user_id="bob")
     family = Family(database.url, broker_url, [TALKER])
-    run_id = family.start("talker", user_id="alice", thread_id="journeys")
+    run_id = family.start(
+        "talker", "Where shall I go in spring?", user_id="alice", thread_id="journeys"
+    )
     client.set_budget("tenant", "default", "usd", hard_limit=100, soft_limit=80)
     client.set_budget("user", "alice", "tokens", hard_limit=16_000, soft_limit=9_000)
     client.set_budget("thread", "journeys", "seconds", hard_limit=90, on_exceeded="fail")
     client.set_budget("run", run_id, "steps", hard_limit=2, soft_limit=1)
     family.go_on()
-    for _ in range(2):
-        family.start("talker", user_id="alice")
-    family.go_on()
+    for text in ("And where do I stay?", "Is it far from the station?"):
+        family.start("talker", text, user_id="alice", thread_id="journeys")
+        family.go_on()
+    client.say(family.start("talker", "And the way back?", user_id="alice", thread_id="home"),
+               "By night train, please.", by="alice")  # fmt: skip
     yield rememberer
     family.close()
     rememberer.close()
@@ -55,6 +67,8 @@ def test_every_page_fits(api: Api, browser: Browser, size: tuple[int, int], sche
             "memory": "/memories/default/seat?user_id=alice",
             "decisions": "/memories/decisions",
             "budgets": "/budgets",
+            "threads": "/threads",
+            "thread": "/threads/journeys",
         }.items():
             response = page.goto(window.url + path)
             assert response is not None

@@ -7,12 +7,22 @@ limits, same audit trail, same idempotency keys.
 
 from fastapi import Depends, FastAPI
 
-from celeriac_api.console import approvals, budgets, memories, runs, signing, unsettled, workers
+from celeriac_api.console import (
+    approvals,
+    budgets,
+    memories,
+    runs,
+    signing,
+    threads,
+    unsettled,
+    workers,
+)
 from celeriac_api.console.sessions import signed_in
 from celeriac_api.console.static import STATIC_PATH, Static
 
 ROUTERS = (
     runs.router,
+    threads.router,
     approvals.router,
     unsettled.router,
     memories.router,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from celeriac.reports import Event, Run, Wait
+from celeriac.reports import Event, Run, RunLine, Wait
 from celeriac.states import Phase, RunStatus
 
 EVENTS: Mapping[str, str] = {
@@ -101,7 +101,7 @@ def event_words(event: Event) -> str:
     return EVENTS.get(event.type, event.type).format_map(facts)
 
 
-def waiting_for(run: Run, wait: Wait) -> str | None:
+def waiting_for(run: Run | RunLine, wait: Wait) -> str | None:
     """Why nobody works on the run just now, and what there is to do; None if there is no reason."""
     if run.status is RunStatus.NEEDS_ATTENTION:
         if wait.unknown_calls:
@@ -116,7 +116,7 @@ def waiting_for(run: Run, wait: Wait) -> str | None:
     return None
 
 
-def _pause(run: Run, wait: Wait) -> str:
+def _pause(run: Run | RunLine, wait: Wait) -> str:
     match run.phase:
         case Phase.WAITING_WORKER:
             return f"No live worker has the agent {run.agent}; it goes on when one comes."

@@ -5,7 +5,17 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
-from celeriac.client import access, budgeting, call, proposal, remembering, run, starting, timing
+from celeriac.client import (
+    access,
+    budgeting,
+    call,
+    proposal,
+    remembering,
+    run,
+    starting,
+    thread,
+    timing,
+)
 from celeriac.client.ask import Answer, Ask, AskedAsync
 from celeriac.client.blocking_client import PATIENCE_SECONDS, TIMEOUT_SECONDS
 from celeriac.client.named import run_named
@@ -60,6 +70,9 @@ class AsyncClient:
     say = AskedAsync(run.say)
     retry = AskedAsync(run.retry)
     rollback = AskedAsync(run.rollback)
+
+    threads = AskedAsync(thread.list_threads)
+    thread = AskedAsync(thread.get_thread)
 
     requested_calls = AskedAsync(call.requested_calls)
     submit = AskedAsync(call.submit)

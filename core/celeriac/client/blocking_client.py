@@ -4,7 +4,17 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from celeriac.client import access, budgeting, call, proposal, remembering, run, starting, timing
+from celeriac.client import (
+    access,
+    budgeting,
+    call,
+    proposal,
+    remembering,
+    run,
+    starting,
+    thread,
+    timing,
+)
 from celeriac.client.ask import Answer, Ask, Asked
 from celeriac.client.database import DatabaseDesk
 from celeriac.client.named import run_named, tenant_or_default
@@ -95,6 +105,9 @@ class Client:
     say = Asked(run.say)
     retry = Asked(run.retry)
     rollback = Asked(run.rollback)
+
+    threads = Asked(thread.list_threads)
+    thread = Asked(thread.get_thread)
 
     requested_calls = Asked(call.requested_calls)
     submit = Asked(call.submit)
