@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from celeriac.rollback import Compensate, InBand
     from celeriac.sleeping import sleep, wake_at
     from celeriac.tools import tool
+    from celeriac_tasks.task_tool import tool_from_task
 
 __all__ = [
     "Agent",
@@ -40,6 +41,7 @@ __all__ = [
     "external_tool",
     "sleep",
     "tool",
+    "tool_from_task",
     "wake_at",
 ]
 
@@ -63,6 +65,7 @@ _HOMES = {
     "external_tool": "celeriac.external_tools",
     "sleep": "celeriac.sleeping",
     "tool": "celeriac.tools",
+    "tool_from_task": "celeriac_tasks.task_tool",
     "wake_at": "celeriac.sleeping",
 }
 

@@ -31,6 +31,11 @@ def _no_input() -> JsonValue:
     return None
 
 
+def _goes_on() -> bool:
+    """What is asked of a run that nobody started."""
+    return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToolContext:
     """Given to a tool that has a parameter of this type. Valid during the call only.
@@ -51,7 +56,8 @@ class ToolContext:
     attempt: int = 1
     """Which try at the call this is, from 1."""
     deadline: datetime | None = None
-    """When the call is given up (UTC, by the database's clock); pass what is left to clients."""
+    """When the call is given up (UTC, by the database's clock); pass what is left to clients. In a
+    `verify` that looks for a lost call: when it would have been."""
     undoes_key: str | None = None
     """In an undo: the `idempotency_key` that the call which it takes back was made with. The undo's
     own is derived from it, so it is the same in every rollback."""
@@ -60,7 +66,14 @@ class ToolContext:
     _report: Callable[[str], None] = field(default=_ignore, repr=False)
     _memories: "Memories | None" = field(default=None, repr=False)
     _read_input: Callable[[], JsonValue] = field(default=_no_input, repr=False)
+    _is_to_stop: Callable[[], bool] = field(default=_goes_on, repr=False)
     _note_changes: "Callable[[Changes], None]" = field(default=_forget, repr=False)
+
+    @property
+    def is_to_stop(self) -> bool:
+        """Whether the run was asked to stop since the call began: to be cancelled or interrupted,
+        or at its deadline. Read from the database when asked for; False while that is away."""
+        return self._is_to_stop()
 
     @property
     def input(self) -> JsonValue:

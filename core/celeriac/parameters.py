@@ -13,6 +13,9 @@ from celeriac.context import ToolContext
 from celeriac.errors import InvalidAgent
 from celeriac.shapes import Shape
 
+CONTEXT = "(context)"
+"""Where the `ToolContext` goes of a function that is made here; no parameter is called so."""
+
 _BY_POSITION = {
     inspect.Parameter.POSITIONAL_ONLY: "can only be given by position, and arguments have names",
     inspect.Parameter.VAR_POSITIONAL: "stands for any number of values, and the model must know "

@@ -4,11 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from celeriac import companions
+from celeriac.parameters import CONTEXT
 from celeriac.rollback import UNDO_SUFFIX, Rollback
 from celeriac.tool_flags import ToolFlags
 from celeriac.tools import Tool
-
-_CONTEXT = "(context)"  # no parameter is called so
 
 
 def undo_name(tool_name: str) -> str:
@@ -23,7 +22,7 @@ def undo_tool(tool: Tool[..., Any]) -> Tool[..., Any] | None:
         return None
 
     def take_back(**keywords: Any) -> Any:
-        return companions.call(declared.undo, keywords.pop(_CONTEXT), keywords)
+        return companions.call(declared.undo, keywords.pop(CONTEXT), keywords)
 
     return replace(
         tool,
@@ -37,6 +36,6 @@ def undo_tool(tool: Tool[..., Any]) -> Tool[..., Any] | None:
         rollback=Rollback.NONE,
         undo=None,
         approval=None,
-        parameters=replace(tool.parameters, context=_CONTEXT),
+        parameters=replace(tool.parameters, context=CONTEXT),
         undoes=tool.name,
     )

@@ -27,6 +27,8 @@ class LostCall:
     reported: EffectState | None  # what its own worker said, after it had lost its claim
     report: JsonValue  # with `reported`: the result, or the error
     is_retried: bool = False  # with a reported failure: by the tool's policy it is tried again
+    seconds_until_deadline: float = 0.0
+    """Until the call would have been given up, if its worker had lived; 0 or less: it is over."""
 
 
 _FIND = """
@@ -49,7 +51,8 @@ _FIND = """
         (array_agg(later.evidence -> 'returned') FILTER (WHERE later.evidence ? 'returned'))[1],
         coalesce(bool_or(later.evidence ? 'returned'), false),
         (array_agg(later.outcome) FILTER (WHERE later.outcome IN ('committed', 'failed')))[1],
-        (array_agg(later.evidence) FILTER (WHERE later.outcome IN ('committed', 'failed')))[1]
+        (array_agg(later.evidence) FILTER (WHERE later.outcome IN ('committed', 'failed')))[1],
+        extract(epoch FROM started.deadline_at - clock_timestamp())::float
     FROM celeriac.effect_attempts AS started
     LEFT JOIN celeriac.workers AS worker USING (worker_id)
     LEFT JOIN celeriac.effect_attempts AS later
@@ -78,14 +81,14 @@ def find(
             "visibility_seconds": visibility_seconds,
         },
     ).one()
-    looks, seconds, returned, has_returned, reported, evidence = row
+    looks, seconds, returned, has_returned, reported, evidence, left = row
     state = None if reported is None else EffectState(reported)
     report, is_retried = None, False
     if state is EffectState.COMMITTED:
         report = evidence["result"]
     elif state is EffectState.FAILED:
         report, is_retried = evidence["error"], "is_retried" in evidence
-    return LostCall(looks, seconds, returned, has_returned, state, report, is_retried)
+    return LostCall(looks, seconds, returned, has_returned, state, report, is_retried, left)
 
 
 def report(

@@ -11,13 +11,14 @@ from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.context import ToolContext
+from celeriac.errors import DatabaseUnavailable
 from celeriac.evidence import Changes, command_evidence
 from celeriac.ids import ApprovalId, CallId, effect_key, undo_key
 from celeriac.messages import results_message
 from celeriac.states import EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
 from celeriac.tools import Tool
-from celeriac_storage import artifacts, consuming, effects, history
+from celeriac_storage import artifacts, consuming, effects, history, requests
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
@@ -201,6 +202,7 @@ class Acting:
             _memories=self._memories_for(effect, connection),
             _report=lambda text: self._note_progress(effect, text),
             _read_input=self._read_input,
+            _is_to_stop=self._is_to_stop,
             _note_changes=lambda changes: self._keep_changes(effect, changes),
         )
 
@@ -216,6 +218,13 @@ class Acting:
         # On a connection of its own, in a transactional tool too: the input never changes.
         with self._database.connect() as connection:
             return history.load_input(connection, self._claim.run_id)
+
+    def _is_to_stop(self) -> bool:
+        try:
+            with self._database.connect() as connection:
+                return bool(requests.asked_to_stop(connection, [self._claim.run_id]))
+        except DatabaseUnavailable:
+            return False
 
     def _note_progress(self, effect: Effect, text: str) -> None:
         with self._lock:

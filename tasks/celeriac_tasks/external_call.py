@@ -9,6 +9,7 @@ settle     by the step's commit, or by whoever recovers the attempt (`recovering
 
 import time
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from celeriac.codec import JsonValue
 from celeriac.context import ToolContext
@@ -161,7 +162,13 @@ class ExternalCall:
 
     def _decided(self, effect: Effect, why: Details) -> Transition:
         lost = self._find(effect)
-        decision = decide(self._recovery, effect.attempt, lost, self._look, str(why["message"]))
+        decision = decide(
+            self._recovery,
+            effect.attempt,
+            lost,
+            lambda: self._look(lost.seconds_until_deadline),
+            str(why["message"]),
+        )
         reach("act.after_recovery", self._claim.step)
         match decision:
             case Settle(state, result, error, is_retried, is_seen):
@@ -201,9 +208,12 @@ class ExternalCall:
                 self._recovery.visibility_seconds,
             )
 
-    def _look(self) -> Finding:
-        context = self._acting.context(self._effect, self._tool)
-        context = replace(context, attempt=max(1, self._effect.attempt))
+    def _look(self, seconds_until_deadline: float = 0.0) -> Finding:
+        context = replace(
+            self._acting.context(self._effect, self._tool),
+            attempt=max(1, self._effect.attempt),
+            deadline=datetime.now(UTC) + timedelta(seconds=seconds_until_deadline),
+        )
         tool = self._tool
         try:
             arguments = tool.call_arguments(self._effect.arguments)
