@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from celeriac.context import ToolContext
     from celeriac.context_policy import ContextPolicy
     from celeriac.contract import Contract
-    from celeriac.errors import ToolError
+    from celeriac.errors import ActivityFailed, ToolError
     from celeriac.external_tools import external_tool
     from celeriac.limits import Limits
     from celeriac.memory import MemoryCandidate, MemoryPolicy
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from celeriac.rollback import Compensate, InBand
     from celeriac.sleeping import sleep, wake_at
     from celeriac.tools import tool
+    from celeriac.workflows.context import WorkflowContext
+    from celeriac.workflows.definition import Workflow, workflow
     from celeriac_tasks.task_tool import tool_from_task
 
 __all__ = [
+    "ActivityFailed",
     "Agent",
     "Approval",
     "AsyncClient",
@@ -38,14 +41,18 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "When",
+    "Workflow",
+    "WorkflowContext",
     "external_tool",
     "sleep",
     "tool",
     "tool_from_task",
     "wake_at",
+    "workflow",
 ]
 
 _HOMES = {
+    "ActivityFailed": "celeriac.errors",
     "Agent": "celeriac.agent",
     "Approval": "celeriac.approval",
     "AsyncClient": "celeriac.client",
@@ -62,11 +69,14 @@ _HOMES = {
     "ToolContext": "celeriac.context",
     "ToolError": "celeriac.errors",
     "When": "celeriac.conditions",
+    "Workflow": "celeriac.workflows.definition",
+    "WorkflowContext": "celeriac.workflows.context",
     "external_tool": "celeriac.external_tools",
     "sleep": "celeriac.sleeping",
     "tool": "celeriac.tools",
     "tool_from_task": "celeriac_tasks.task_tool",
     "wake_at": "celeriac.sleeping",
+    "workflow": "celeriac.workflows.definition",
 }
 
 

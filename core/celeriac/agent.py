@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+NO_MODEL = "none"  # the name of one that is never asked: of a workflow without ctx.model
 STEP_MARGIN_SECONDS = 30.0  # on top of the longest call of a step: loading, committing, waiting
 
 
@@ -153,6 +154,10 @@ class Agent:
         from celeriac.delegation import agent_tool
 
         return agent_tool(self, name, description, is_handoff=True, approval=approval)
+
+    def read_result(self, result: JsonValue) -> Any:
+        """The result of a run, as it was stored, for the workflow that started it."""
+        return result
 
     @staticmethod
     def prompt(value: JsonValue) -> str:

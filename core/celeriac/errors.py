@@ -36,6 +36,9 @@
     ├── StackFailed             a server or service of `celeriac up` cannot be started
     │   └── StackRunning        another process runs the stack of this folder
     ├── NoConnection            a tool asked for a connection that its effect does not give it
+    ├── ActivityFailed          raised in a workflow: something that it asked for has failed
+    ├── LogFull                 a workflow has asked for more than one log can hold
+    ├── StaleFlow               a workflow's log has gone on without this process
     └── ToolError               raised by a tool: it failed and certainly changed nothing
         └── WorkspaceAway       its files cannot be used from this worker, or not now
 
@@ -43,6 +46,8 @@ Over HTTP, unknown ids are 404, `InvalidInput` is 422, `Conflict` 409, `NotAllow
 `Unavailable` 503; the few that differ stand in `celeriac_api.problems`. A message says what
 happened and with which values, why, and what to do now.
 """
+
+from typing import Any
 
 
 class CeleriacError(Exception):
@@ -194,6 +199,29 @@ class NoConnection(CeleriacError):
 
     Not a ToolError: the tool may have changed something before it asked.
     """
+
+
+class ActivityFailed(CeleriacError):
+    """Something that a workflow asked for has failed: `ctx.activity`, `ctx.child`, `ctx.model`.
+
+    `kind` and `message` say what happened; `error` is all that is known, and `run_id` the run that
+    failed, if it was one.
+    """
+
+    def __init__(self, asked: str, error: dict[str, Any]) -> None:
+        self.error = error
+        self.kind = str(error.get("kind", "failed"))
+        self.message = str(error.get("message", ""))
+        self.run_id: str | None = error.get("run_id")
+        super().__init__(f"{asked} has failed: {self.message or self.kind}")
+
+
+class LogFull(CeleriacError):
+    """A workflow has asked for more than one log can hold; see `ctx.continue_as_new`."""
+
+
+class StaleFlow(CeleriacError):
+    """A workflow's log has gone on without this process, which must begin from its start."""
 
 
 class ToolError(CeleriacError):

@@ -36,6 +36,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from celeriac import model_loop
+from celeriac.agent import NO_MODEL
 from celeriac.errors import InvalidAgent
 from celeriac.scripted import ScriptedModel
 
@@ -54,6 +55,8 @@ def resolve_model(model: Model | str) -> Model:
     """
     if isinstance(model, Model):
         return model
+    if model == NO_MODEL:
+        return ScriptedModel([], name=NO_MODEL)
     try:
         return infer_model(model)
     except Exception as error:  # UserError, ImportError, or whatever the provider's SDK raises

@@ -8,6 +8,7 @@ from types import ModuleType
 
 from celeriac.agent import Agent
 from celeriac.errors import InvalidAgent
+from celeriac.workflows.definition import Workflow
 
 
 def load_agents(modules: Sequence[str]) -> dict[str, Agent]:
@@ -47,7 +48,7 @@ def load_agents(modules: Sequence[str]) -> dict[str, Agent]:
 
 
 def _with_children(agents: Sequence[Agent]) -> list[Agent]:
-    """The agents, and those whose runs answer calls of theirs, each once."""
+    """The agents, and those whose runs they start, each once."""
     known: dict[int, Agent] = {}
     todo = list(agents)
     while todo:
@@ -55,6 +56,8 @@ def _with_children(agents: Sequence[Agent]) -> list[Agent]:
         if id(agent) not in known:
             known[id(agent)] = agent
             todo.extend(tool.agent for tool in agent.tools if tool.agent is not None)
+            if isinstance(agent, Workflow):
+                todo.extend(agent.agents)
     return list(known.values())
 
 

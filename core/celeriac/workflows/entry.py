@@ -38,6 +38,9 @@ class Asked:
     name: str  # of the tool, agent, workflow, event; of a value what it is
     arguments: JsonValue = None
     value: JsonValue = None  # of what is answered at once
+    # How to do it: the schema of an answer, who may approve. Later code may say otherwise for the
+    # same thing, so it is neither compared nor in the log.
+    terms: JsonValue = None
 
     @property
     def fingerprint(self) -> str:

@@ -1,0 +1,215 @@
+"""What a workflow's code may ask for: the first parameter of its function (docs/workflows.md)."""
+
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+
+from celeriac import seconds
+from celeriac.approval import Approval
+from celeriac.codec import JsonValue
+from celeriac.errors import InvalidInput
+from celeriac.tools import Tool
+from celeriac.workflows.entry import EntryKind
+from celeriac.workflows.promise import AllOf, Branch, EntryPromise, First, FirstOf, Promise
+from celeriac.workflows.reading import reader
+
+if TYPE_CHECKING:
+    from celeriac.agent import Agent
+    from celeriac.workflows.definition import Workflow
+    from celeriac.workflows.flow import Flow
+
+T = TypeVar("T")
+MAX_SLEEP_SECONDS = seconds.MAX_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalDecision:
+    """What people decided. `arguments` are the details, as they were when they were approved."""
+
+    is_approved: bool
+    reason: str | None
+    arguments: Mapping[str, JsonValue]
+
+
+class WorkflowContext:
+    """All that the code of a workflow may wait for, and all that may differ from run to run.
+
+    What is asked for begins at once; awaiting it waits for its end. An end that is an error is
+    raised there as `ActivityFailed`.
+    """
+
+    def __init__(self, flow: "Flow", workflow: "Workflow[Any]") -> None:
+        self._flow = flow
+        self._workflow = workflow
+
+    # ------------------------------------------------------------------------ runs of their own
+
+    @overload
+    def activity(
+        self, tool: Tool[..., Coroutine[Any, Any, T]], /, **arguments: Any
+    ) -> Promise[T]: ...
+    @overload
+    def activity(self, tool: Tool[..., T], /, **arguments: Any) -> Promise[T]: ...
+
+    def activity(self, tool: Tool[..., Any], /, **arguments: Any) -> Promise[Any]:
+        """Call one of the workflow's tools, in a run of its own, on whichever worker is free.
+
+        Raises `InvalidArguments` at once if the tool cannot take them, and nothing is written.
+        """
+        known = self._workflow.tool(tool.name)
+        if known is not tool:
+            raise InvalidInput(
+                f"workflow {self._workflow.name} has another tool of the name {tool.name}"
+            )
+        return self.tool(tool.name, arguments)
+
+    def tool(self, name: str, arguments: Mapping[str, Any]) -> Promise[Any]:
+        """The same by the tool's name, with its arguments in a dict."""
+        tool = self._workflow.tool(name)
+        valid = tool.validate(dict(arguments))
+        return self._entry(EntryKind.ACTIVITY, name, dict(valid), reader(tool.function))
+
+    @overload
+    def model(self, prompt: str, /, *, instructions: str = "") -> Promise[str]: ...
+    @overload
+    def model(self, prompt: str, /, *, output: type[T], instructions: str = "") -> Promise[T]: ...
+
+    def model(self, prompt: str, /, *, output: Any = str, instructions: str = "") -> Promise[Any]:
+        """Ask the workflow's model one question, without tools; the answer has the type `output`.
+
+        Instructions are added to those of the workflow.
+        """
+        self._workflow.check_model()
+        arguments: dict[str, JsonValue] = {"prompt": prompt}
+        if instructions:
+            arguments["instructions"] = instructions
+        read = reader(output)
+        return self._entry(EntryKind.MODEL, "model", arguments, read, {"schema": read.schema})
+
+    def child(self, agent: "Agent | str", input: Any = None) -> Promise[Any]:  # noqa: A002
+        """Have a run of an agent or of a workflow do something; its result is what comes back."""
+        child = self._workflow.child(agent)
+        return self._entry(
+            EntryKind.CHILD, child.name, child.validate_input(input), child.read_result
+        )
+
+    # ------------------------------------------------------------------------ waiting
+
+    def sleep(self, duration: timedelta | float) -> Promise[None]:
+        """Let so much time pass, in seconds if it is a number. The run holds no worker."""
+        wait = duration.total_seconds() if isinstance(duration, timedelta) else duration
+        if wrong := seconds.problem("duration", wait, least=0, most=MAX_SLEEP_SECONDS):
+            raise InvalidInput(f"ctx.sleep: {wrong}")
+        return self._entry(EntryKind.TIMER, "sleep", {"seconds": float(wait)}, _nothing)
+
+    def sleep_until(self, time: datetime) -> Promise[None]:
+        """Wait until a time, which must say its offset."""
+        if time.utcoffset() is None:
+            raise InvalidInput(f"ctx.sleep_until: {time.isoformat()} does not say its offset")
+        at = time.astimezone(UTC).isoformat()
+        return self._entry(EntryKind.TIMER, "sleep_until", {"time": at}, _nothing)
+
+    def wait_event(self, name: str) -> Promise[Any]:
+        """Wait until somebody tells the run of an event of that name; its data is what comes."""
+        return self._entry(EntryKind.EVENT, name, None, _same)
+
+    def wait_approval(
+        self,
+        intent: str,
+        details: Mapping[str, Any] | None = None,
+        *,
+        approval: Approval | None = None,
+    ) -> Promise[ApprovalDecision]:
+        """Have people decide about something that the code does afterwards.
+
+        The run holds no worker while they think. They may change the details.
+        """
+        arguments: dict[str, JsonValue] = {"intent": intent, "details": dict(details or {})}
+        terms = (approval or Approval()).to_json()
+        return self._entry(EntryKind.APPROVAL, "approval", arguments, _decision, terms)
+
+    # ------------------------------------------------------------------------ several at once
+
+    def gather(self, *awaited: Awaitable[Any]) -> Promise[tuple[Any, ...]]:
+        """All results, in the order of what is awaited: what ctx gives, or coroutines that use it,
+        which run side by side.
+
+        It waits for all of them, also if one fails, and then raises the first error in that order.
+        """
+        return AllOf([self._promise(each) for each in awaited])
+
+    def first(self, *awaited: Awaitable[Any]) -> Promise[First]:
+        """Which one ends first, counted from 0, and its result; an error of it is raised.
+
+        Coroutines among the others end where they are. What else was asked for goes on, and can
+        still be awaited.
+        """
+        if not awaited:
+            raise InvalidInput("ctx.first: nothing is given that could end")
+        return FirstOf([self._promise(each) for each in awaited])
+
+    # ------------------------------------------------------------------------ recorded values
+
+    def now(self) -> datetime:
+        """The time at which this turn of the run was begun, by the database's clock, in UTC."""
+        now = self._flow.now.astimezone(UTC).isoformat()
+        return datetime.fromisoformat(str(self._value("now", now)))
+
+    def random(self) -> float:
+        """A number from 0 to below 1."""
+        drawn = random.random()  # noqa: S311 - for chance, not for secrets
+        return float(str(self._value("random", drawn)))
+
+    def uuid(self) -> uuid.UUID:
+        """A random UUID (version 4)."""
+        return uuid.UUID(str(self._value("uuid", str(uuid.uuid4()))))
+
+    def version(self, change_id: str) -> bool:
+        """Whether this run does what was changed: False for one that came past here before."""
+        return self._flow.version(change_id)
+
+    def continue_as_new(self, input: Any = None) -> NoReturn:  # noqa: A002
+        """End here, and begin again with another input and an empty log, as the same run."""
+        from celeriac.workflows.flow import ContinueAsNew
+
+        raise ContinueAsNew(self._workflow.validate_input(input))
+
+    def _value(self, name: str, value: JsonValue) -> JsonValue:
+        return self._flow.answered(EntryKind.VALUE, name, value)
+
+    def _entry(
+        self,
+        kind: EntryKind,
+        name: str,
+        arguments: JsonValue,
+        read: Callable[[Any], T],
+        terms: JsonValue = None,
+    ) -> EntryPromise[T]:
+        promise = EntryPromise(self._flow.ask(kind, name, arguments, terms), read)
+        self._flow.open(promise)
+        return promise
+
+    def _promise(self, awaited: Awaitable[Any]) -> Promise[Any]:
+        if isinstance(awaited, Promise):
+            return awaited
+        if isinstance(awaited, Coroutine):
+            branch: Branch[Any] = self._flow.branch(awaited)
+            return branch
+        raise InvalidInput(
+            f"{awaited!r} is neither what ctx gives to be awaited nor a coroutine that uses it"
+        )
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def _decision(value: Any) -> ApprovalDecision:
+    return ApprovalDecision(value["is_approved"], value.get("reason"), value.get("arguments") or {})

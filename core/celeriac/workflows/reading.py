@@ -1,0 +1,56 @@
+"""From the stored result of an entry back to what the code's types say."""
+
+import inspect
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+
+from celeriac.codec import JsonValue, dumps
+from celeriac.errors import InvalidInput
+
+
+class Reader:
+    """Of JSON that was stored for a value of a type; without a type it is left as it is."""
+
+    def __init__(self, type_: Any) -> None:
+        self._type = type_
+
+    def __call__(self, value: JsonValue) -> Any:
+        if self._adapter is None:
+            return value
+        try:
+            return self._adapter.validate_json(dumps(value))
+        except ValidationError as error:
+            raise InvalidInput(f"what was stored is no {self._type}: {error}") from error
+
+    @property
+    def schema(self) -> dict[str, JsonValue] | None:
+        """That of the type; None for text and for any JSON."""
+        if self._adapter is None or self._type is str:
+            return None
+        return self._adapter.json_schema()
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any] | None:
+        if self._type in (Any, inspect.Parameter.empty):
+            return None
+        try:
+            return TypeAdapter(self._type)
+        except (PydanticUserError, TypeError):  # nothing that pydantic knows
+            return None
+
+
+def reader(type_: Any) -> Reader:
+    """The reader of a type, or of what a function returns by its annotation."""
+    return _reader_of_result(type_) if inspect.isroutine(type_) else Reader(type_)
+
+
+@lru_cache(maxsize=1024)
+def _reader_of_result(function: Callable[..., object]) -> Reader:
+    try:
+        return Reader(get_type_hints(function, include_extras=True).get("return", Any))
+    except (NameError, TypeError):
+        return Reader(Any)
