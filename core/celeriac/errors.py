@@ -205,7 +205,7 @@ class ActivityFailed(CeleriacError):
     """Something that a workflow asked for has failed: `ctx.activity`, `ctx.child`, `ctx.model`.
 
     `kind` and `message` say what happened; `error` is all that is known, and `run_id` the run that
-    failed, if it was one.
+    failed, if it was one. `is_certain`: the call had no effect for sure, and may be made anew.
     """
 
     def __init__(self, asked: str, error: dict[str, Any]) -> None:
@@ -213,6 +213,7 @@ class ActivityFailed(CeleriacError):
         self.kind = str(error.get("kind", "failed"))
         self.message = str(error.get("message", ""))
         self.run_id: str | None = error.get("run_id")
+        self.is_certain = error.get("is_certain") is True
         super().__init__(f"{asked} has failed: {self.message or self.kind}")
 
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from celeriac import seconds
 from celeriac.approval import Approval
+from celeriac.backoff import Backoff
 from celeriac.codec import JsonValue
-from celeriac.errors import InvalidInput
+from celeriac.errors import ActivityFailed, InvalidInput
 from celeriac.tools import Tool
-from celeriac.workflows.entry import EntryKind
-from celeriac.workflows.promise import AllOf, Branch, EntryPromise, First, FirstOf, Promise
-from celeriac.workflows.reading import reader
+from celeriac.workflows.entry import End, EndKind, EntryKind
+from celeriac.workflows.promise import AllOf, Branch, EntryPromise, First, FirstOf, Promise, Within
+from celeriac.workflows.reading import as_json, reader
 
 if TYPE_CHECKING:
     from celeriac.agent import Agent
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from celeriac.workflows.flow import Flow
 
 T = TypeVar("T")
-MAX_SLEEP_SECONDS = seconds.MAX_SECONDS
+RETRY_BACKOFF = Backoff(first_seconds=2.0, factor=2.0, cap_seconds=600.0, max_attempts=1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,20 @@ class WorkflowContext:
 
     @overload
     def activity(
-        self, tool: Tool[..., Coroutine[Any, Any, T]], /, **arguments: Any
+        self, tool: Tool[..., Coroutine[Any, Any, T]], /, *, retries: int = 0, **arguments: Any
     ) -> Promise[T]: ...
     @overload
-    def activity(self, tool: Tool[..., T], /, **arguments: Any) -> Promise[T]: ...
+    def activity(
+        self, tool: Tool[..., T], /, *, retries: int = 0, **arguments: Any
+    ) -> Promise[T]: ...
 
-    def activity(self, tool: Tool[..., Any], /, **arguments: Any) -> Promise[Any]:
+    def activity(
+        self, tool: Tool[..., Any], /, *, retries: int = 0, **arguments: Any
+    ) -> Promise[Any]:
         """Call one of the workflow's tools, in a run of its own, on whichever worker is free.
+
+        A call that has failed, and that certainly had no effect, is made anew up to `retries`
+        times, each time after a sleep: one to two seconds at first, then twice as long as before.
 
         Raises `InvalidArguments` at once if the tool cannot take them, and nothing is written.
         """
@@ -64,13 +72,27 @@ class WorkflowContext:
             raise InvalidInput(
                 f"workflow {self._workflow.name} has another tool of the name {tool.name}"
             )
-        return self.tool(tool.name, arguments)
+        return self.tool(tool.name, arguments, retries=retries)
 
-    def tool(self, name: str, arguments: Mapping[str, Any]) -> Promise[Any]:
+    def tool(self, name: str, arguments: Mapping[str, Any], *, retries: int = 0) -> Promise[Any]:
         """The same by the tool's name, with its arguments in a dict."""
         tool = self._workflow.tool(name)
-        valid = tool.validate(dict(arguments))
-        return self._entry(EntryKind.ACTIVITY, name, dict(valid), reader(tool.function))
+        valid = tool.validate(as_json(dict(arguments)))
+
+        def call() -> Promise[Any]:
+            return self._entry(EntryKind.ACTIVITY, name, dict(valid), reader(tool.function))
+
+        return self._flow.branch(self._retried(call, retries)) if retries else call()
+
+    async def _retried(self, call: Callable[[], Promise[T]], retries: int) -> T:
+        for attempt in range(1, retries + 1):
+            try:
+                return await call()
+            except ActivityFailed as failed:
+                if not failed.is_certain:
+                    raise
+            await self.sleep(RETRY_BACKOFF.delay_seconds(attempt, random=self.random))
+        return await call()
 
     @overload
     def model(self, prompt: str, /, *, instructions: str = "") -> Promise[str]: ...
@@ -93,7 +115,7 @@ class WorkflowContext:
         """Have a run of an agent or of a workflow do something; its result is what comes back."""
         child = self._workflow.child(agent)
         return self._entry(
-            EntryKind.CHILD, child.name, child.validate_input(input), child.read_result
+            EntryKind.CHILD, child.name, child.validate_input(as_json(input)), child.read_result
         )
 
     # ------------------------------------------------------------------------ waiting
@@ -101,7 +123,7 @@ class WorkflowContext:
     def sleep(self, duration: timedelta | float) -> Promise[None]:
         """Let so much time pass, in seconds if it is a number. The run holds no worker."""
         wait = duration.total_seconds() if isinstance(duration, timedelta) else duration
-        if wrong := seconds.problem("duration", wait, least=0, most=MAX_SLEEP_SECONDS):
+        if wrong := seconds.problem("duration", wait, least=0):
             raise InvalidInput(f"ctx.sleep: {wrong}")
         return self._entry(EntryKind.TIMER, "sleep", {"seconds": float(wait)}, _nothing)
 
@@ -112,9 +134,16 @@ class WorkflowContext:
         at = time.astimezone(UTC).isoformat()
         return self._entry(EntryKind.TIMER, "sleep_until", {"time": at}, _nothing)
 
-    def wait_event(self, name: str) -> Promise[Any]:
-        """Wait until somebody tells the run of an event of that name; its data is what comes."""
-        return self._entry(EntryKind.EVENT, name, None, _same)
+    def wait_event(self, name: str, *, timeout: timedelta | float | None = None) -> Promise[Any]:
+        """Wait until somebody tells the run of an event of that name; its data is what comes.
+
+        Each event goes to one who waits, in the order in which both came. One that was told before
+        anybody waits for it is kept. `timeout` as of `within`.
+        """
+        if not name:
+            raise InvalidInput("ctx.wait_event: the name is empty")
+        event = self._flow.events.promise(name)
+        return event if timeout is None else self.within(timeout, event)
 
     def wait_approval(
         self,
@@ -127,7 +156,10 @@ class WorkflowContext:
 
         The run holds no worker while they think. They may change the details.
         """
-        arguments: dict[str, JsonValue] = {"intent": intent, "details": dict(details or {})}
+        arguments: dict[str, JsonValue] = {
+            "intent": intent,
+            "details": as_json(dict(details or {})),
+        }
         terms = (approval or Approval()).to_json()
         return self._entry(EntryKind.APPROVAL, "approval", arguments, _decision, terms)
 
@@ -135,7 +167,7 @@ class WorkflowContext:
 
     def gather(self, *awaited: Awaitable[Any]) -> Promise[tuple[Any, ...]]:
         """All results, in the order of what is awaited: what ctx gives, or coroutines that use it,
-        which run side by side.
+        which run side by side from when this code waits.
 
         It waits for all of them, also if one fails, and then raises the first error in that order.
         """
@@ -144,12 +176,30 @@ class WorkflowContext:
     def first(self, *awaited: Awaitable[Any]) -> Promise[First]:
         """Which one ends first, counted from 0, and its result; an error of it is raised.
 
-        Coroutines among the others end where they are. What else was asked for goes on, and can
-        still be awaited.
+        Coroutines among the others end where they are, as if cancelled, with all that they have
+        begun. What ctx has given goes on, and can still be awaited.
         """
         if not awaited:
             raise InvalidInput("ctx.first: nothing is given that could end")
-        return FirstOf([self._promise(each) for each in awaited])
+        return self._first(*awaited)
+
+    def _first(self, *awaited: Awaitable[Any]) -> FirstOf:
+        members = [self._promise(each) for each in awaited]
+        given = {at for at, each in enumerate(awaited) if each is not members[at]}
+        branches = {members[at] for at in given}
+
+        def drop(loser: Promise[Any]) -> None:
+            if loser in branches and isinstance(loser, Branch):
+                self._flow.drop(loser)
+
+        return FirstOf(members, drop)
+
+    def within(self, limit: timedelta | float, awaited: Awaitable[T]) -> Promise[T]:
+        """The result, unless so much time passes before: then awaiting this raises `TimeoutError`.
+
+        A coroutine ends then where it is. What ctx has given goes on, and can still be awaited.
+        """
+        return Within(self._first(awaited, self.sleep(limit)), limit)
 
     # ------------------------------------------------------------------------ recorded values
 
@@ -173,12 +223,10 @@ class WorkflowContext:
 
     def continue_as_new(self, input: Any = None) -> NoReturn:  # noqa: A002
         """End here, and begin again with another input and an empty log, as the same run."""
-        from celeriac.workflows.flow import ContinueAsNew
-
-        raise ContinueAsNew(self._workflow.validate_input(input))
+        self._flow.stop(End(EndKind.CONTINUED, self._workflow.validate_input(as_json(input))))
 
     def _value(self, name: str, value: JsonValue) -> JsonValue:
-        return self._flow.answered(EntryKind.VALUE, name, value)
+        return self._flow.ask(EntryKind.VALUE, name, value=value).value
 
     def _entry(
         self,
@@ -188,9 +236,7 @@ class WorkflowContext:
         read: Callable[[Any], T],
         terms: JsonValue = None,
     ) -> EntryPromise[T]:
-        promise = EntryPromise(self._flow.ask(kind, name, arguments, terms), read)
-        self._flow.open(promise)
-        return promise
+        return self._flow.promise(self._flow.ask(kind, name, arguments, terms=terms), read)
 
     def _promise(self, awaited: Awaitable[Any]) -> Promise[Any]:
         if isinstance(awaited, Promise):
@@ -201,10 +247,6 @@ class WorkflowContext:
         raise InvalidInput(
             f"{awaited!r} is neither what ctx gives to be awaited nor a coroutine that uses it"
         )
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _nothing(_: Any) -> None:

@@ -56,6 +56,11 @@ class Entry:
     `told` counts the ends of a run's entries in the order in which they became known, which is the
     order in which the code learns of them in every process. None: it goes on, or was answered at
     once.
+
+    `result`, by kind: what the tool returned; `{is_approved, reason, arguments}` of an approval; a
+    model's text, or JSON of the schema in its terms; a run's result; nothing of a timer; the data
+    of an event. `error` has `kind` and `message`; `run_id`, if a run has failed; and `is_certain`,
+    if a call had no effect for sure and may be made anew: its effect is `failed`.
     """
 
     asked: Asked

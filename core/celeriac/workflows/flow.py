@@ -5,25 +5,33 @@ The code is run until all of it waits for something. Then it is told of one end 
 order in which these became known, and runs until all of it waits again, and so on.
 """
 
-from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from celeriac.codec import JsonValue, stored_form
-from celeriac.errors import ActivityFailed, CeleriacError, InvalidInput, LogFull, StaleFlow
+from celeriac.errors import ActivityFailed, InvalidInput, LogFull, StaleFlow
+from celeriac.workflows.asyncio_guard import without_asyncio
 from celeriac.workflows.context import WorkflowContext
+from celeriac.workflows.divergence import diverged, named
 from celeriac.workflows.entry import Asked, End, EndKind, Entry, EntryKind, Turn
+from celeriac.workflows.events import Events
+from celeriac.workflows.failure import report
 from celeriac.workflows.promise import Branch, EntryPromise, Promise
 
 if TYPE_CHECKING:
     from celeriac.workflows.definition import Workflow
 
-MAX_ENTRIES = 10_000  # of one generation: a cold replay of so many takes about a second
+T = TypeVar("T")
+MAX_ENTRIES = 10_000
+"""Of one generation. A cold replay of so many must stay a matter of seconds."""
 
 
 class Flow:
-    """One run of a workflow's code, from its start to where it waits now.
+    """One run of a workflow's code, from its start to where it waits now. For one thread at a time.
 
     `now` is the time of the claim, by the database's clock: what `ctx.now()` says in this turn.
     """
@@ -32,16 +40,19 @@ class Flow:
         self._workflow = workflow
         self._input = input
         self.now = now
-        self._log: dict[int, Entry] = {}
+        self._ahead: dict[int, Entry] = {}  # of the log, what the code has not asked for yet
         self._next_number = 0
         self._told = 0  # ends that the code knows of
         self._unconfirmed: dict[int, Asked] = {}
         self._open: dict[int, EntryPromise[Any]] = {}
-        self._ready: deque[Branch[Any]] = deque()
-        self._waits: dict[Branch[Any], Promise[Any]] = {}
+        self.events = Events(lambda name: self.ask(EntryKind.EVENT, name).number)
         self._versions: dict[str, bool] = {}
         self._main: Branch[Any] | None = None
+        self._current: Branch[Any] | None = None
+        self._ready: deque[Branch[Any]] = deque()
+        self._waits: dict[Branch[Any], Promise[Any]] = {}
         self._end: End | None = None
+        self._is_broken = False
 
     def advance(self, entries: Sequence[Entry] = (), now: datetime | None = None) -> Turn:
         """Take what is new in the log, and go on until all of the code waits, or it has ended.
@@ -50,228 +61,283 @@ class Flow:
         any order; what it knows already does no harm. May be called again before `committed`: the
         turn then holds all that is not in the log yet.
 
-        Raises `StaleFlow` if the log has gone on without this flow: make a new one, from the start.
+        Raises `StaleFlow` if the log has gone on without this flow, or an exception that is not the
+        code's came between: make a new flow then, which begins at the start.
         """
         self.now = now or self.now
-        ends = self._take(entries)
-        if self._main is None:
-            self._begin()
-        self._run()
-        for entry in ends:
-            if self._end is not None:
-                break
-            self._tell(entry)
+        with self._unless_broken(), without_asyncio():
+            ends = self._take(entries)
+            if self._main is None:
+                self._begin()
             self._run()
-        if self._is_behind() and (self._end is None or self._end.kind is not EndKind.DIVERGED):
-            self._diverge(self._log[self._next_number].asked, None)
+            for entry in ends:
+                if self._end is None:
+                    self._tell(entry)
+                    self._run()
+            self._look_back()
+            if self._end is None and not self._groups():
+                self._end = End(EndKind.FAILED, error=report(_stuck(self._workflow.name)))
+            if self._end is not None and self._main is not None:
+                self.drop(self._main)
         if self._end is not None:
-            return Turn(tuple(self._unconfirmed.values()), {}, self._end)
+            has_diverged = self._end.kind is EndKind.DIVERGED
+            return Turn(() if has_diverged else tuple(self._unconfirmed.values()), {}, self._end)
         return Turn(tuple(self._unconfirmed.values()), self._groups())
 
     def committed(self) -> None:
         """The last turn is in the log now."""
-        self._log.update((number, Entry(asked)) for number, asked in self._unconfirmed.items())
         self._unconfirmed.clear()
 
     # ------------------------------------------------------------------ what the context asks for
 
-    def ask(self, kind: EntryKind, name: str, arguments: JsonValue, terms: JsonValue = None) -> int:
-        """The number of the entry, which is new or in the log already."""
-        return self._entered(kind, name, arguments, None, terms).number
-
-    def answered(self, kind: EntryKind, name: str, value: JsonValue) -> JsonValue:
-        """What the log says, or else `value`, which it will say from now on."""
-        return self._entered(kind, name, None, value, None).value
-
-    def version(self, change_id: str) -> bool:
-        if change_id not in self._versions:
-            found = self._log.get(self._next_number)
-            is_old = found is not None and (found.asked.kind, found.asked.name) != (
-                EntryKind.VERSION,
-                change_id,
-            )
-            if not is_old:
-                self.answered(EntryKind.VERSION, change_id, value=True)
-            self._versions[change_id] = not is_old
-        return self._versions[change_id]
-
-    def open(self, promise: EntryPromise[Any]) -> None:
-        """The promise that is kept by the end of its entry."""
-        self._open[promise.number] = promise
-
-    def branch(self, coroutine: Coroutine[Any, Any, Any]) -> Branch[Any]:
-        """Begins when the code that runs now waits."""
-        branch = Branch(coroutine)
-        self._ready.append(branch)
-        return branch
-
-    def _entered(
-        self, kind: EntryKind, name: str, arguments: JsonValue, value: JsonValue, terms: JsonValue
+    def ask(
+        self,
+        kind: EntryKind,
+        name: str,
+        arguments: JsonValue = None,
+        *,
+        value: JsonValue = None,
+        terms: JsonValue = None,
     ) -> Asked:
+        """The next entry, which is new or in the log already. What is answered at once has the
+        log's value, or else this one."""
         if self._end is not None:
-            raise _Ended
+            raise Stopped
         number = self._next_number
-        if number >= MAX_ENTRIES:
+        asked = Asked(number, kind, name, stored_form(arguments), stored_form(value), terms)
+        found = self._ahead.pop(number, None)
+        while found is not None and found.asked.fingerprint != asked.fingerprint:
+            if found.asked.kind is not EntryKind.VERSION:
+                does = f"asks for {named(asked)}"
+                self.stop(diverged(self._workflow.name, found.asked, does))
+            # The code does not ask for that version any more: it does what was new then.
+            self._next_number = number = number + 1
+            asked = replace(asked, number=number)
+            found = self._ahead.pop(number, None)
+        if found is not None:
+            asked = found.asked
+        elif number >= MAX_ENTRIES:
             raise LogFull(
                 f"workflow {self._workflow.name} has asked for {MAX_ENTRIES} things, which is all "
                 "that one log can hold: let it go on with ctx.continue_as_new(input) before that"
             )
-        asked = Asked(number, kind, name, stored_form(arguments), stored_form(value), terms)
-        if (found := self._log.get(number)) is None:
-            self._unconfirmed[number] = asked
-        elif found.asked.fingerprint == asked.fingerprint:
-            asked = found.asked
         else:
-            self._diverge(found.asked, asked)
-            raise _Ended
+            self._unconfirmed[number] = asked
         self._next_number += 1
         return asked
 
-    # -------------------------------------------------------------------------------- driving
+    def promise(self, asked: Asked, read: Callable[[Any], T]) -> EntryPromise[T]:
+        """What the end of the entry keeps."""
+        promise = EntryPromise(asked.number, read)
+        self._open[asked.number] = promise
+        return promise
+
+    def version(self, change_id: str) -> bool:
+        """Whether the run does what was changed; see `WorkflowContext.version`."""
+        if change_id not in self._versions:
+            self._versions[change_id] = self._is_new(change_id)
+            if self._versions[change_id]:
+                self.ask(EntryKind.VERSION, change_id, value=True)
+        return self._versions[change_id]
+
+    def branch(self, coroutine: Coroutine[Any, Any, Any]) -> Branch[Any]:
+        """Begins when the code that runs now waits, and ends with it at the latest."""
+        branch = Branch(coroutine)
+        if self._current is not None:
+            self._current.begun[branch] = None
+            branch.parent = self._current
+        self._ready.append(branch)
+        return branch
+
+    def drop(self, branch: Branch[Any]) -> None:
+        """It ends where it is, and with it all that it has begun."""
+        if branch.is_kept or branch.is_dropped:
+            return
+        branch.is_dropped = True
+        for begun in list(branch.begun):
+            self.drop(begun)
+        self._waits.pop(branch, None)
+        before, self._current = self._current, branch
+        try:
+            branch.coroutine.close()
+        except Stopped:
+            pass
+        except Exception as error:  # noqa: BLE001 - the code's, in a `finally`
+            if self._end is None:
+                self._end = End(EndKind.FAILED, error=report(error))
+        finally:
+            self._current = before
+
+    def stop(self, end: End) -> NoReturn:
+        """The code goes on no further."""
+        self._end = self._end or end
+        raise Stopped
+
+    # -------------------------------------------------------------------------------- the log
 
     def _take(self, entries: Sequence[Entry]) -> list[Entry]:
         """Enter what is new, and return the ends that the code is to be told of, in their order."""
         ends: dict[int, Entry] = {}
         for entry in entries:
             number = entry.asked.number
-            if (ours := self._unconfirmed.get(number)) is not None:
-                if (ours.fingerprint, ours.value) != (entry.asked.fingerprint, entry.asked.value):
-                    raise StaleFlow(
-                        f"entry {number} of workflow {self._workflow.name} was written by another "
-                        "process, and is not what this one asked for"
-                    )
-                del self._unconfirmed[number]
-            self._log[number] = entry
+            ours = self._unconfirmed.pop(number, None)
+            if ours is not None and (ours.fingerprint, ours.value) != (
+                entry.asked.fingerprint,
+                entry.asked.value,
+            ):
+                raise StaleFlow(
+                    f"entry {number} of workflow {self._workflow.name} was written by another "
+                    "process, and is not what this one asked for"
+                )
+            if number >= self._next_number:
+                self._ahead[number] = entry
             if entry.told is not None and entry.told >= self._told:
                 ends[entry.told] = entry
         if ends and sorted(ends) != list(range(self._told, self._told + len(ends))):
             raise StaleFlow(
-                f"workflow {self._workflow.name} knows {self._told} ends of its log and was told "
-                f"of numbers {min(ends)} to {max(ends)}, of which some are missing"
+                f"workflow {self._workflow.name} knows the first {self._told} ends of its log, and "
+                f"is told of {len(ends)} from {min(ends)} to {max(ends)}: some are missing"
             )
         return [ends[told] for told in sorted(ends)]
+
+    def _tell(self, entry: Entry) -> None:
+        asked = entry.asked
+        if asked.number >= self._next_number:
+            self._look_back()  # the code does not ask for it any more
+            return
+        self._told += 1
+        if asked.kind is EntryKind.EVENT:
+            self.events.tell(asked.number, asked.name, entry.result, self._waits.values())
+        elif (promise := self._open.pop(asked.number, None)) is not None:
+            error = entry.error
+            failed = None if error is None else ActivityFailed(f"{asked.kind} {asked.name}", error)
+            promise.settle(entry.result, failed)
+
+    def _look_back(self) -> None:
+        """Whether the code has asked for all that its log says."""
+        left = [
+            entry.asked
+            for number, entry in self._ahead.items()
+            if entry.asked.kind is not EntryKind.VERSION
+        ]
+        if not left or (self._end is not None and self._end.kind is EndKind.DIVERGED):
+            return
+        match self._end:
+            case None:
+                does = "waits, without asking for anything more"
+            case End(kind=EndKind.FAILED, error=error):
+                does = f"fails: {(error or {}).get('message')}"
+            case _:
+                does = "ends"
+        first = min(left, key=lambda asked: asked.number)
+        self._end = diverged(self._workflow.name, first, does)
+
+    def _is_new(self, change_id: str) -> bool:
+        number = self._next_number
+        while (found := self._ahead.get(number)) and found.asked.kind is EntryKind.VERSION:
+            if found.asked.name == change_id:
+                return True
+            number += 1  # of one that the code does not ask for any more
+        return found is None
+
+    # -------------------------------------------------------------------------------- the code
 
     def _begin(self) -> None:
         try:
             coroutine = self._workflow.begin(WorkflowContext(self, self._workflow), self._input)
         except InvalidInput as error:
-            self._main = Branch(_nothing())
-            self._end = End(EndKind.DIVERGED, error={"kind": "diverged", "message": f"{error}"})
+            message = f"workflow {self._workflow.name} does not take its input any more: {error}"
+            self._end = End(EndKind.DIVERGED, error={"kind": "diverged", "message": message})
             return
         self._main = self.branch(coroutine)
-
-    def _tell(self, entry: Entry) -> None:
-        self._told += 1
-        number = entry.asked.number
-        if number >= self._next_number:
-            self._diverge(self._log[self._next_number].asked, None)
-            return
-        if (promise := self._open.pop(number, None)) is not None:
-            error = None if entry.error is None else _failure(entry)
-            promise.end(entry.result, error)
 
     def _run(self) -> None:
         while self._ready and self._end is None:
             branch = self._ready.popleft()
             if not branch.is_dropped:
-                self._step(branch)
+                self._go_on(branch)
 
-    def _step(self, branch: Branch[Any]) -> None:
+    def _go_on(self, branch: Branch[Any]) -> None:
+        """Run a branch to where it waits, or to its end."""
         problem: Exception | None = None
-        while True:
+        self._current = branch
+        while not branch.is_kept and branch not in self._waits:
             try:
-                if problem is None:
-                    waits = branch.coroutine.send(None)
-                else:
-                    waits = branch.coroutine.throw(problem)
+                waits = branch.coroutine.throw(problem) if problem else branch.coroutine.send(None)
+                if self._end is not None:  # the code has caught `Stopped`
+                    return
+                problem = self._wait(branch, waits)
             except StopIteration as returned:
-                self._ended(branch, returned.value, None)
+                self._finish(branch, returned.value, None)
+            except Stopped:
                 return
-            except _Ended:
-                return
-            except ContinueAsNew as continued:
-                self._end = End(EndKind.CONTINUED, continued.input)
-                return
-            except Exception as error:  # noqa: BLE001 - whatever the code raises fails the run
-                self._ended(branch, None, error)
-                return
-            if isinstance(waits, Promise):
-                break
-            problem = TypeError(
-                f"workflow {self._workflow.name} awaits {waits!r}, which is not of its context: a "
-                "workflow can await what ctx gives it, and nothing else. Do the rest in a tool, "
-                "and call it with ctx.activity"
+            except Exception as error:  # noqa: BLE001 - the code's; it fails what awaits it
+                self._finish(branch, None, error)
+
+    def _wait(self, branch: Branch[Any], waits: object) -> Exception | None:
+        """What is to be raised in the code, at its await, if it cannot wait for that."""
+        if not isinstance(waits, Promise):
+            return TypeError(
+                f"workflow {self._workflow.name} awaits something that is not of its context: it "
+                "can await what ctx gives it, and nothing else. Do the rest in a tool, called by "
+                "ctx.activity"
             )
         self._waits[branch] = waits
+        try:
+            self.events.await_all(waits, self._waits.values())
+        except LogFull as error:
+            del self._waits[branch]
+            return error
         waits.listen(lambda: self._wake(branch))
+        return None
 
     def _wake(self, branch: Branch[Any]) -> None:
-        del self._waits[branch]
-        self._ready.append(branch)
+        # A branch that was dropped does not wait any more.
+        if self._waits.pop(branch, None) is not None:
+            self._ready.append(branch)
 
-    def _ended(self, branch: Branch[Any], value: Any, error: Exception | None) -> None:
-        branch.end(value, error)
+    def _finish(self, branch: Branch[Any], value: Any, error: Exception | None) -> None:
+        if (parent := branch.parent) is not None:
+            parent.begun.pop(branch, None)
+            for begun in branch.begun:
+                begun.parent = parent
+                parent.begun[begun] = None
+        branch.settle(value, error)
         if branch is not self._main or self._end is not None:
             return
         if error is None:
             self._end = End(EndKind.COMPLETED, stored_form(value))
         else:
-            self._end = End(EndKind.FAILED, error=_report(error))
-
-    def _is_behind(self) -> bool:
-        return self._next_number in self._log
-
-    def _diverge(self, logged: Asked, asked: Asked | None) -> None:
-        told = "waits or ends here" if asked is None else f"asks for {_named(asked)}"
-        message = (
-            f"the code of workflow {self._workflow.name} does not do what its log says: entry "
-            f"{logged.number} of the log is {_named(logged)}, and the code {told}. Deploy code "
-            "that does the same up to here, with ctx.version where it differs, and retry the run"
-        )
-        self._end = End(EndKind.DIVERGED, error={"kind": "diverged", "message": message})
+            self._end = End(EndKind.FAILED, error=report(error))
 
     def _groups(self) -> dict[int, int]:
+        """Each group is named by its first entry. Those that overlap are split, so that an entry
+        is in one group: to wake the code too early does no harm, to wake it too late would."""
         found = {group for waits in self._waits.values() for group in waits.groups()}
+        count = Counter(number for group in found for number in group)
         groups: dict[int, int] = {}
-        several: set[int] = set()
-        for number in (number for group in found for number in group):
-            if number in groups:
-                several.add(number)
-            groups[number] = number
         for group in found:
-            if several.isdisjoint(group):
-                groups.update(dict.fromkeys(group, min(group)))
+            is_shared = any(count[number] > 1 for number in group)
+            groups.update({number: number if is_shared else min(group) for number in group})
         return dict(sorted(groups.items()))
 
-
-class ContinueAsNew(BaseException):
-    """Ends the code where it is. No `Exception`, which the code may catch."""
-
-    def __init__(self, input: JsonValue) -> None:  # noqa: A002 - the word of the interface
-        self.input = input
-
-
-class _Ended(BaseException):
-    """The code has diverged, or goes on asking while it is being closed."""
-
-
-async def _nothing() -> None:
-    pass
+    @contextmanager
+    def _unless_broken(self) -> Iterator[None]:
+        if self._is_broken:
+            raise StaleFlow(
+                f"the code of workflow {self._workflow.name} was interrupted in this process"
+            )
+        self._is_broken = True
+        yield
+        self._is_broken = False
 
 
-def _failure(entry: Entry) -> ActivityFailed:
-    assert entry.error is not None
-    return ActivityFailed(_named(entry.asked), entry.error)
+def _stuck(name: str) -> InvalidInput:
+    return InvalidInput(
+        f"workflow {name} waits for nothing that could still end, so it would wait for ever: parts "
+        "of its code await one another"
+    )
 
 
-def _report(error: Exception) -> dict[str, JsonValue]:
-    """What the run's error says."""
-    if isinstance(error, ActivityFailed):
-        return {"kind": "activity_failed", "message": str(error), "cause": error.error}
-    if isinstance(error, CeleriacError):
-        return {"kind": "workflow_failed", "message": str(error)}
-    return {"kind": "workflow_failed", "message": f"{type(error).__name__}: {error}"}
-
-
-def _named(asked: Asked) -> str:
-    return f"{asked.kind} {asked.name}"
+class Stopped(BaseException):
+    """The code goes on no further. No `Exception`, which the code might catch."""

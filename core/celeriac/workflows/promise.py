@@ -1,10 +1,11 @@
-"""What a workflow's code awaits: an entry of the log, a branch of the code, all or one of several.
+"""What a workflow's code awaits: the end of an entry, an event, a branch of the code, all or one of
+several.
 
 Nothing here runs code or asks for anything; `flow.py` does. A promise is kept once and for ever,
-and who listens to it learns of that in the order in which they began to listen.
+and its listeners learn of that in the order in which they began to listen.
 """
 
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
@@ -35,24 +36,25 @@ class Promise(Generic[T]):
         raise NotImplementedError
 
     def groups(self) -> Iterator[Group]:
-        """What is waited for while this is: it cannot be kept before one of these has ended.
+        """What to wait for while it is not kept: it cannot be, before one of these has ended.
 
-        Of a branch nothing: it waits for something itself.
+        Of a branch nothing, since that waits for something itself.
         """
         raise NotImplementedError
 
     def entries(self) -> Group | None:
-        """The open entries that it is all about; None if there is more to it."""
+        """The open entries that it waits for, all of them; None if there is more to it."""
         return None
+
+    def events(self) -> Iterator["EventPromise"]:
+        """The events that are waited for while this is."""
+        yield from ()
 
     def listen(self, listener: Callable[[], None]) -> None:
         if self.is_kept:
             listener()
         else:
             self._listeners.append(listener)
-
-    def drop(self) -> None:
-        """Nobody will await this one any more."""
 
     def _keep(self) -> None:
         self.is_kept = True
@@ -61,59 +63,77 @@ class Promise(Generic[T]):
             listener()
 
 
-class EntryPromise(Promise[T]):
+class Settled(Promise[T]):
+    """One that is kept with a value or an error, by `settle`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._value: Any = None
+        self._error: Exception | None = None
+
+    def settle(self, value: Any, error: Exception | None = None) -> None:
+        self._value, self._error = value, error
+        self._keep()
+
+    def result(self) -> T:
+        if self._error is not None:
+            # Without the traceback of the await before, to which this one would be added.
+            raise self._error.with_traceback(None)
+        return self._value  # type: ignore[no-any-return]  # it is what the code returned
+
+
+class EntryPromise(Settled[T]):
     """The end of one entry. `read` makes of the stored result what the code is given."""
 
     def __init__(self, number: int, read: Callable[[Any], T]) -> None:
         super().__init__()
         self.number = number
         self._read = read
-        self._value: Any = None
-        self._error: Exception | None = None
-
-    def end(self, value: Any, error: Exception | None) -> None:
-        self._value, self._error = value, error
-        self._keep()
 
     def result(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return self._read(self._value)
+        return self._read(super().result())
 
     def groups(self) -> Iterator[Group]:
-        if not self.is_kept:
-            yield frozenset((self.number,))
+        yield frozenset((self.number,))
 
     def entries(self) -> Group | None:
-        return frozenset() if self.is_kept else frozenset((self.number,))
+        return frozenset((self.number,))
 
 
-class Branch(Promise[T]):
-    """A coroutine of the workflow's code that goes on beside the others."""
+class EventPromise(Settled[Any]):
+    """The next event of a name that nobody else who waits was given.
+
+    It has no entry of its own: one that nobody awaits any more takes no event from the others.
+    `open_entries` are those of the name, any of which may bring the event.
+    """
+
+    def __init__(self, serial: int, name: str, open_entries: Collection[int]) -> None:
+        super().__init__()
+        self.serial = serial
+        self.name = name
+        self._open_entries = open_entries
+
+    def groups(self) -> Iterator[Group]:
+        for number in self._open_entries:
+            yield frozenset((number,))
+
+    def events(self) -> Iterator["EventPromise"]:
+        if not self.is_kept:
+            yield self
+
+
+class Branch(Settled[T]):
+    """A coroutine of the workflow's code, which goes on beside the others."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         super().__init__()
         self.coroutine = coroutine
         self.is_dropped = False
-        self._value: T | None = None
-        self._error: Exception | None = None
-
-    def end(self, value: T | None, error: Exception | None = None) -> None:
-        self._value, self._error = value, error
-        self._keep()
-
-    def result(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return self._value  # type: ignore[return-value]  # of a branch that has ended it is a T
+        self.parent: Branch[Any] | None = None
+        self.begun: dict[Branch[Any], None] = {}  # what it is the parent of, in that order
 
     def groups(self) -> Iterator[Group]:
         yield from ()
-
-    def drop(self) -> None:
-        if not self.is_kept and not self.is_dropped:
-            self.is_dropped = True
-            self.coroutine.close()
 
 
 class AllOf(Promise[tuple[Any, ...]]):
@@ -138,10 +158,11 @@ class AllOf(Promise[tuple[Any, ...]]):
         return tuple([member.result() for member in self._members])
 
     def groups(self) -> Iterator[Group]:
-        if (together := self.entries()) is not None:
+        together = self.entries()
+        if together is not None:
             yield together
             return
-        # What else is waited for comes first: entries alone would not let anything go on.
+        # What is more than entries comes first: the entries alone would let nothing go on.
         for member in self._members:
             if not member.is_kept and member.entries() is None:
                 yield from member.groups()
@@ -149,43 +170,71 @@ class AllOf(Promise[tuple[Any, ...]]):
     def entries(self) -> Group | None:
         found: set[int] = set()
         for member in self._members:
-            if (numbers := member.entries() if not member.is_kept else frozenset()) is None:
-                return None
-            found |= numbers
+            if not member.is_kept:
+                numbers = member.entries()
+                if numbers is None:
+                    return None
+                found |= numbers
         return frozenset(found)
 
-    def drop(self) -> None:
+    def events(self) -> Iterator[EventPromise]:
         for member in self._members:
-            member.drop()
+            yield from member.events()
+
+
+class Within(Promise[T]):
+    """The result of the first of two, of which the second is a timer."""
+
+    def __init__(self, first: "FirstOf", limit: object) -> None:
+        super().__init__()
+        self._first = first
+        self._limit = limit
+        first.listen(self._keep)
+
+    def result(self) -> T:
+        which, result = self._first.result()
+        if which == 1:
+            raise TimeoutError(f"it has not ended within {self._limit} s")
+        return result  # type: ignore[no-any-return]  # it is that of what was awaited
+
+    def groups(self) -> Iterator[Group]:
+        return self._first.groups()
+
+    def events(self) -> Iterator[EventPromise]:
+        return self._first.events()
 
 
 class FirstOf(Promise[First]):
-    """Kept when one of its members is. The others are dropped: branches end where they are."""
+    """Kept when one of its members is. `drop` is then called with each of the others."""
 
-    def __init__(self, members: Sequence[Promise[Any]]) -> None:
+    def __init__(
+        self, members: Sequence[Promise[Any]], drop: Callable[[Promise[Any]], None]
+    ) -> None:
         super().__init__()
         self._members = members
-        self._index: int | None = None
-        for index, member in enumerate(members):
-            member.listen(lambda index=index: self._member_is_kept(index))  # type: ignore[misc]  # mypy cannot infer a lambda's default
+        self._drop = drop
+        self._which: int | None = None
+        for at, member in enumerate(members):
+            member.listen(lambda at=at: self._member_is_kept(at))  # type: ignore[misc]  # mypy cannot infer the type of a lambda with a default
 
-    def _member_is_kept(self, index: int) -> None:
-        if self._index is not None:
+    def _member_is_kept(self, at: int) -> None:
+        if self._which is not None:
             return
-        self._index = index
-        for at, member in enumerate(self._members):
-            if at != index:
-                member.drop()
+        self._which = at
+        for other in self._members:
+            if other is not self._members[at]:
+                self._drop(other)
         self._keep()
 
     def result(self) -> First:
-        assert self._index is not None
-        return First(self._index, self._members[self._index].result())
+        assert self._which is not None
+        return First(self._which, self._members[self._which].result())
 
     def groups(self) -> Iterator[Group]:
         for member in self._members:
             yield from member.groups()
 
-    def drop(self) -> None:
-        for member in self._members:
-            member.drop()
+    def events(self) -> Iterator[EventPromise]:
+        if not self.is_kept:
+            for member in self._members:
+                yield from member.events()

@@ -1,4 +1,4 @@
-"""From the stored result of an entry back to what the code's types say."""
+"""From a value of the code to JSON, and from the JSON that was stored to what its type says."""
 
 import inspect
 from collections.abc import Callable
@@ -7,9 +7,19 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import InvalidInput
+
+
+def as_json(value: Any) -> Any:
+    """With models, dates and the like written as pydantic does. Raises `InvalidInput` for what it
+    does not know."""
+    try:
+        return to_jsonable_python(value)
+    except (PydanticSerializationError, ValueError) as error:
+        raise InvalidInput(f"this cannot be written as JSON: {error}") from error
 
 
 class Reader:
