@@ -15,7 +15,7 @@ from celeriac.errors import ActivityFailed, InvalidInput
 from celeriac.tools import Tool
 from celeriac.workflows.entry import End, EndKind, EntryKind
 from celeriac.workflows.promise import AllOf, Branch, EntryPromise, First, FirstOf, Promise, Within
-from celeriac.workflows.reading import as_json, reader
+from celeriac.workflows.reading import Reader, as_json, reader_of
 
 if TYPE_CHECKING:
     from celeriac.agent import Agent
@@ -80,7 +80,7 @@ class WorkflowContext:
         valid = tool.validate(as_json(dict(arguments)))
 
         def call() -> Promise[Any]:
-            return self._entry(EntryKind.ACTIVITY, name, dict(valid), reader(tool.function))
+            return self._entry(EntryKind.ACTIVITY, name, dict(valid), reader_of(tool))
 
         return self._flow.branch(self._retried(call, retries)) if retries else call()
 
@@ -108,7 +108,7 @@ class WorkflowContext:
         arguments: dict[str, JsonValue] = {"prompt": prompt}
         if instructions:
             arguments["instructions"] = instructions
-        read = reader(output)
+        read = Reader(output, "ctx.model")
         return self._entry(EntryKind.MODEL, "model", arguments, read, {"schema": read.schema})
 
     def child(self, agent: "Agent | str", input: Any = None) -> Promise[Any]:  # noqa: A002
@@ -122,7 +122,7 @@ class WorkflowContext:
 
     def sleep(self, duration: timedelta | float) -> Promise[None]:
         """Let so much time pass, in seconds if it is a number. The run holds no worker."""
-        wait = duration.total_seconds() if isinstance(duration, timedelta) else duration
+        wait = _seconds(duration)
         if wrong := seconds.problem("duration", wait, least=0):
             raise InvalidInput(f"ctx.sleep: {wrong}")
         return self._entry(EntryKind.TIMER, "sleep", {"seconds": float(wait)}, _nothing)
@@ -199,7 +199,8 @@ class WorkflowContext:
 
         A coroutine ends then where it is. What ctx has given goes on, and can still be awaited.
         """
-        return Within(self._first(awaited, self.sleep(limit)), limit)
+        first = self._first(awaited, self.sleep(limit))
+        return Within(first, _seconds(limit))
 
     # ------------------------------------------------------------------------ recorded values
 
@@ -247,6 +248,10 @@ class WorkflowContext:
         raise InvalidInput(
             f"{awaited!r} is neither what ctx gives to be awaited nor a coroutine that uses it"
         )
+
+
+def _seconds(duration: timedelta | float) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
 
 
 def _nothing(_: Any) -> None:

@@ -57,7 +57,7 @@ class Workflow(Agent, Generic[R]):
         _check_agents(name, agents)
         self.function: Final = function
         self.agents: Final = tuple(agents)
-        self._result: Final = Reader(result_type)
+        self._result: Final = Reader(result_type, f"workflow {name}")
         self._takes_input: Final = takes_input
         self.code_hash: Final = _code_hash(function)
         super().__init__(
@@ -195,7 +195,8 @@ def _read_signature(name: str, function: Callable[..., object]) -> tuple[bool, A
             "module level when the workflow is made, so import it outside `if TYPE_CHECKING`"
         ) from error
     takes_input = len(parameters) == 2
-    given = hints.get(parameters[1].name) if takes_input else None
+    # Without one, a run's input is null: nothing that is given would be lost.
+    given = hints.get(parameters[1].name) if takes_input else type(None)
     return takes_input, None if given is Any else given, hints.get("return", Any)
 
 

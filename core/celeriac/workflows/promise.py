@@ -185,16 +185,16 @@ class AllOf(Promise[tuple[Any, ...]]):
 class Within(Promise[T]):
     """The result of the first of two, of which the second is a timer."""
 
-    def __init__(self, first: "FirstOf", limit: object) -> None:
+    def __init__(self, first: "FirstOf", limit_seconds: float) -> None:
         super().__init__()
         self._first = first
-        self._limit = limit
+        self._limit_seconds = limit_seconds
         first.listen(self._keep)
 
     def result(self) -> T:
         which, result = self._first.result()
         if which == 1:
-            raise TimeoutError(f"it has not ended within {self._limit} s")
+            raise TimeoutError(f"it has not ended within {self._limit_seconds:g} s")
         return result  # type: ignore[no-any-return]  # it is that of what was awaited
 
     def groups(self) -> Iterator[Group]:

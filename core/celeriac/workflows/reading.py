@@ -11,6 +11,8 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import InvalidInput
+from celeriac.schemas import listed, located
+from celeriac.tools import Tool
 
 
 def as_json(value: Any) -> Any:
@@ -23,10 +25,12 @@ def as_json(value: Any) -> Any:
 
 
 class Reader:
-    """Of JSON that was stored for a value of a type; without a type it is left as it is."""
+    """Of JSON that was stored for a value of a type; without a type it is left as it is. Errors say
+    of `what` it is the value."""
 
-    def __init__(self, type_: Any) -> None:
+    def __init__(self, type_: Any, what: str) -> None:
         self._type = type_
+        self._what = what
 
     def __call__(self, value: JsonValue) -> Any:
         if self._adapter is None:
@@ -34,7 +38,12 @@ class Reader:
         try:
             return self._adapter.validate_json(dumps(value))
         except ValidationError as error:
-            raise InvalidInput(f"what was stored is no {self._type}: {error}") from error
+            problems = [
+                located(each["loc"], each["msg"]) for each in error.errors(include_url=False)
+            ]
+            raise InvalidInput(
+                f"the result of {self._what} does not fit its type: {listed(problems)}"
+            ) from error
 
     @property
     def schema(self) -> dict[str, JsonValue] | None:
@@ -53,14 +62,15 @@ class Reader:
             return None
 
 
-def reader(type_: Any) -> Reader:
-    """The reader of a type, or of what a function returns by its annotation."""
-    return _reader_of_result(type_) if inspect.isroutine(type_) else Reader(type_)
+def reader_of(tool: Tool[..., Any]) -> Reader:
+    """The reader of what a tool returns, by its annotation."""
+    return _reader_of_result(tool.function, tool.name)
 
 
 @lru_cache(maxsize=1024)
-def _reader_of_result(function: Callable[..., object]) -> Reader:
+def _reader_of_result(function: Callable[..., object], name: str) -> Reader:
     try:
-        return Reader(get_type_hints(function, include_extras=True).get("return", Any))
-    except (NameError, TypeError):
-        return Reader(Any)
+        type_ = get_type_hints(function, include_extras=True).get("return", Any)
+    except (NameError, TypeError):  # a name that is there for type checkers only
+        type_ = Any
+    return Reader(type_, name)
