@@ -1,4 +1,4 @@
-"""Finding agents in the modules that a user names."""
+"""Finding agents and workflows in the modules that a user names."""
 
 import importlib
 import sys
@@ -12,7 +12,8 @@ from celeriac.workflows.definition import Workflow
 
 
 def load_agents(modules: Sequence[str]) -> dict[str, Agent]:
-    """Import modules, by dotted name or path of a .py file, and return their agents by name.
+    """Import modules, by dotted name or path of a .py file, and return their agents by name,
+    workflows among them.
 
     The current directory is importable, as for Celery. Raises `InvalidAgent` if a module cannot be
     imported or has no agent, or if two agents have one name.
@@ -31,9 +32,9 @@ def load_agents(modules: Sequence[str]) -> dict[str, Agent]:
         if not found:
             raise InvalidAgent(
                 f"module {name} ({getattr(module, '__file__', None) or 'built in'}) has no Agent "
-                "at its top level; assign one to a name there, or leave the module out of --agents "
-                "and CELERIAC_AGENTS. Is that file not yours? Then rename yours: another module "
-                "has its name"
+                "or workflow at its top level; assign one to a name there, or leave the module out "
+                "of --agents and CELERIAC_AGENTS. Is that file not yours? Then rename yours: "
+                "another module has its name"
             )
         for agent in _with_children(found):
             # The same object twice is an agent that one module imports from another.

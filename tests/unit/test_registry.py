@@ -65,6 +65,37 @@ def test_an_agent_that_one_module_imports_from_another_is_one_agent(place: Path)
     assert set(load_agents(["one_agents", "one_agents.py"])) == {"order-desk"}
 
 
+WORKFLOWS = """
+from celeriac import Agent, workflow
+writer = Agent("writer", "openai:gpt-5")
+
+@workflow(agents=[writer])
+async def write(ctx):
+    return await ctx.child(writer, "a line")
+
+@workflow(agents=[write])
+async def write_more(ctx):
+    await ctx.gather(ctx.child(write), ctx.child(write))
+"""
+
+
+def test_workflows_are_found_beside_agents_with_what_they_start(place: Path) -> None:
+    write(place / "writing_flows.py", text=WORKFLOWS)
+    write(place / "more_flows.py", text="from writing_flows import write_more\n")
+
+    assert set(load_agents(["more_flows"])) == {"write_more", "write", "writer"}
+    assert set(load_agents(["writing_flows"])) == {"write_more", "write", "writer"}
+
+
+def test_a_workflow_and_an_agent_of_one_name_are_refused(place: Path) -> None:
+    write(place / "naming_flows.py", text=WORKFLOWS)
+    write(place / "naming_agents.py", "write")
+
+    assert "called write: in naming_flows and in naming_agents" in refusal_of(
+        "naming_flows", "naming_agents"
+    )
+
+
 def test_two_agents_of_one_name_are_refused_with_both_places(place: Path) -> None:
     write(place / "north_agents.py", "order-desk")
     write(place / "south_agents.py", "order-desk")

@@ -75,14 +75,13 @@ class Flow:
                     self._tell(entry)
                     self._run()
             self._look_back()
-            if self._end is None and not self._groups():
+            groups = self._groups() if self._end is None else {}
+            if self._end is None and not groups:
                 self._end = End(EndKind.FAILED, error=report(_stuck(self._workflow.name)))
             if self._end is not None and self._main is not None:
                 self.drop(self._main)
-        if self._end is not None:
-            has_diverged = self._end.kind is EndKind.DIVERGED
-            return Turn(() if has_diverged else tuple(self._unconfirmed.values()), {}, self._end)
-        return Turn(tuple(self._unconfirmed.values()), self._groups())
+        has_diverged = self._end is not None and self._end.kind is EndKind.DIVERGED
+        return Turn(() if has_diverged else tuple(self._unconfirmed.values()), groups, self._end)
 
     def committed(self) -> None:
         """The last turn is in the log now."""
