@@ -26,6 +26,7 @@ from celeriac.rollback import Rollback, RollbackName, Undo, read_rollback
 from celeriac.schemas import strict_json
 from celeriac.states import EffectKind
 from celeriac.tool_flags import ToolFlags
+from celeriac.workflows import guard
 
 if TYPE_CHECKING:
     from pydantic_ai.tools import ToolDefinition
@@ -47,7 +48,8 @@ NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 @dataclass(frozen=True, eq=False)
 class Tool(Generic[P, R]):
-    """A registered tool; made by `@tool`. Calling it calls the plain function, without checks."""
+    """A registered tool; made by `@tool`. Calling it calls the plain function, without checks; in
+    the code of a workflow it raises `TypeError`, since each replay would make the call again."""
 
     name: str
     description: str
@@ -106,6 +108,7 @@ class Tool(Generic[P, R]):
             raise InvalidAgent(problem)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        guard.refuse_call(self.name)
         return self.function(*args, **kwargs)
 
     @property

@@ -476,6 +476,15 @@ def test_asyncio_stays_out_where_the_thread_has_a_loop() -> None:
     assert "a workflow runs without asyncio" in str(asyncio.run(hosted()))
 
 
+def test_a_tool_is_not_called_by_the_code_itself() -> None:
+    @workflow(tools=[double])
+    async def forgetful(ctx: WorkflowContext) -> int:  # noqa: ARG001 - as every workflow
+        return double(2)
+
+    assert "write `await ctx.activity(double" in str(Played(forgetful).failure["message"])
+    assert double(2) == 4
+
+
 def test_code_that_waits_for_itself_fails_instead_of_waiting_for_ever() -> None:
     @workflow
     async def circular(ctx: WorkflowContext) -> None:

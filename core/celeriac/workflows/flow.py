@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from celeriac.codec import JsonValue, stored_form
 from celeriac.errors import ActivityFailed, InvalidInput, LogFull, StaleFlow
-from celeriac.workflows.asyncio_guard import without_asyncio
 from celeriac.workflows.context import WorkflowContext
 from celeriac.workflows.divergence import diverged, named
 from celeriac.workflows.entry import Asked, End, EndKind, Entry, EntryKind, Turn
 from celeriac.workflows.events import Events
 from celeriac.workflows.failure import report
+from celeriac.workflows.guard import guarded
 from celeriac.workflows.promise import Branch, EntryPromise, Promise
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Flow:
         code's came between: make a new flow then, which begins at the start.
         """
         self.now = now or self.now
-        with self._unless_broken(), without_asyncio():
+        with self._unless_broken(), guarded():
             ends = self._take(entries)
             if self._main is None:
                 self._begin()

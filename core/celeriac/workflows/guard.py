@@ -1,4 +1,5 @@
-"""Keeps asyncio out of a workflow's code, whose order nothing but its log may decide.
+"""Keeps out of a workflow's code what its log would not know of: asyncio, and calls of tools that
+each replay would make again.
 
 A workflow runs without an event loop, and sometimes in a thread that has one for other things:
 there `asyncio.create_task` would start what no replay knows of. So while the code runs, the loop of
@@ -23,10 +24,19 @@ _REFUSING: Any = _Refusing()
 
 
 @contextmanager
-def without_asyncio() -> Iterator[None]:
+def guarded() -> Iterator[None]:
     before = asyncio._get_running_loop()
     asyncio._set_running_loop(cast(asyncio.AbstractEventLoop, _REFUSING))
     try:
         yield
     finally:
         asyncio._set_running_loop(before)
+
+
+def refuse_call(tool: str) -> None:
+    """Raise `TypeError` if this is a workflow's code."""
+    if cast(Any, asyncio._get_running_loop()) is _REFUSING:
+        raise TypeError(
+            f"a workflow has called the tool {tool} itself, and would again with each replay: "
+            f"write `await ctx.activity({tool}, ...)`"
+        )
