@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
@@ -21,7 +22,7 @@ from celeriac import (
     tool,
     workflow,
 )
-from celeriac.codec import JsonValue, stored_form
+from celeriac.codec import JsonValue, dumps, stored_form
 from celeriac.errors import InvalidAgent, InvalidArguments, InvalidInput, StaleFlow
 from celeriac.workflows.entry import Asked, End, EndKind, Entry, EntryKind, Turn
 from celeriac.workflows.flow import Flow
@@ -552,6 +553,61 @@ def test_the_first_ends_the_coroutines_that_lose_and_leaves_the_rest() -> None:
     played.end(0, 2)
 
     assert played.result == [2, "paid", 2]
+
+
+def test_a_coroutine_that_loses_ends_with_what_its_parts_have_begun() -> None:
+    closed: list[str] = []
+
+    @workflow
+    async def racing(ctx: WorkflowContext) -> Any:
+        async def reminder() -> None:
+            try:
+                await ctx.sleep(60)
+            finally:
+                closed.append("reminder")
+
+        async def begins() -> Any:
+            return ctx.gather(reminder())
+
+        async def both() -> None:
+            ((reminders,),) = await ctx.gather(ctx.gather(begins()))
+            await reminders
+
+        return await ctx.first(both(), ctx.wait_event("paid"))
+
+    played = Played(racing)
+    played.end(played.asked.index("event paid"), "paid")
+
+    assert played.result == [1, "paid"]
+    assert closed == ["reminder"]
+
+
+def test_a_coroutine_that_is_to_end_cannot_await() -> None:
+    @workflow
+    async def racing(ctx: WorkflowContext) -> None:
+        async def stubborn() -> None:
+            try:
+                await ctx.sleep(60)
+            finally:
+                await ctx.sleep(1)
+
+        await ctx.first(stubborn(), ctx.wait_event("paid"))
+
+    played = Played(racing)
+    played.end(played.asked.index("event paid"), "paid")
+
+    assert "awaits something in its `finally`" in str(played.failure["message"])
+
+
+def test_a_workflow_that_exits_ends_itself_and_not_its_worker() -> None:
+    @workflow
+    async def leaving(ctx: WorkflowContext) -> None:
+        sys.exit(f"goodbye from {ctx.run_id}")
+
+    turn = Flow(leaving, None, NOW, run_id="r-1").advance()
+
+    assert turn.end is not None
+    assert "SystemExit('goodbye from r-1')" in dumps(turn.end.error)
 
 
 def test_what_takes_too_long_is_a_timeout_and_its_event_is_not_lost() -> None:

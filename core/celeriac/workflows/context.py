@@ -46,6 +46,11 @@ class WorkflowContext:
         self._flow = flow
         self._workflow = workflow
 
+    @property
+    def run_id(self) -> str:
+        """The workflow's own, by which it is told of events. A tool's context has its call's."""
+        return self._flow.run_id
+
     # ------------------------------------------------------------------------ runs of their own
 
     @overload

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from inspect import CORO_CLOSED, getcoroutinestate
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from celeriac.codec import JsonValue, stored_form
@@ -34,12 +35,21 @@ class Flow:
     """One run of a workflow's code, from its start to where it waits now. For one thread at a time.
 
     `now` is the time of the claim, by the database's clock: what `ctx.now()` says in this turn.
+    `run_id` is what `ctx.run_id` says.
     """
 
-    def __init__(self, workflow: "Workflow[Any]", input: JsonValue, now: datetime) -> None:  # noqa: A002 - the word of the interface
+    def __init__(
+        self,
+        workflow: "Workflow[Any]",
+        input: JsonValue,  # noqa: A002 - the word of the interface
+        now: datetime,
+        *,
+        run_id: str = "",
+    ) -> None:
         self._workflow = workflow
         self._input = input
         self.now = now
+        self.run_id = run_id
         self._ahead: dict[int, Entry] = {}  # of the log, what the code has not asked for yet
         self._next_number = 0
         self._told = 0  # ends that the code knows of
@@ -162,8 +172,14 @@ class Flow:
         except Stopped:
             pass
         except Exception as error:  # noqa: BLE001 - the code's, in a `finally`
-            if self._end is None:
-                self._end = End(EndKind.FAILED, error=report(error))
+            told = report(error)
+            if getcoroutinestate(branch.coroutine) is not CORO_CLOSED:
+                # "coroutine ignored GeneratorExit" says less.
+                told["message"] = (
+                    f"a coroutine of workflow {self._workflow.name} was to end, and awaits "
+                    "something in its `finally`, or after it has caught GeneratorExit"
+                )
+            self._end = self._end or End(EndKind.FAILED, error=told)
         finally:
             self._current = before
 
@@ -270,8 +286,12 @@ class Flow:
                 self._finish(branch, returned.value, None)
             except Stopped:
                 return
+            except (KeyboardInterrupt, MemoryError):  # of this process, not of the code
+                raise
             except Exception as error:  # noqa: BLE001 - the code's; it fails what awaits it
                 self._finish(branch, None, error)
+            except BaseException as error:  # noqa: BLE001 - sys.exit() ends the workflow only
+                self._finish(branch, None, RuntimeError(f"the code raised {error!r}"))
 
     def _wait(self, branch: Branch[Any], waits: object) -> Exception | None:
         """What is to be raised in the code, at its await, if it cannot wait for that."""
