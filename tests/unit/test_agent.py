@@ -361,7 +361,7 @@ def test_the_package_exports_what_is_documented() -> None:
         "ActivityFailed", "Agent", "Approval", "AsyncClient", "Client", "Compensate",
         "ContextPolicy", "Contract", "InBand", "Limits", "MemoryCandidate", "MemoryPolicy", "Price",
         "Rule", "ToolContext", "ToolError", "When", "Workflow", "WorkflowContext", "external_tool",
-        "sleep", "tool", "wake_at", "workflow",
+        "sleep", "tool", "tool_from_task", "wake_at", "workflow",
     ]  # fmt: skip
     assert celeriac.Agent is Agent
     assert celeriac.tool is tool
