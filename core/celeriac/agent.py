@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from celeriac import seconds
 from celeriac.approval import Approval
@@ -20,6 +20,7 @@ from celeriac.memory.tools import memory_tools
 from celeriac.price import Price
 from celeriac.schemas import strict_json
 from celeriac.shapes import Shape
+from celeriac.states import RunKind
 from celeriac.tools import Tool
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class Agent:
 
     Raises `InvalidAgent` if the parts contradict each other.
     """
+
+    run_kind: ClassVar = RunKind.AGENT
 
     def __init__(
         self,

@@ -27,10 +27,12 @@ class Phase(StrEnum):
 
     WAITING_MODEL = "waiting_model"
     WAITING_TOOL = "waiting_tool"
+    WAITING_CODE = "waiting_code"  # of a workflow: for its next turn
     WAITING_APPROVAL = "waiting_approval"
     WAITING_EXTERNAL = "waiting_external"
     WAITING_TIMER = "waiting_timer"
     WAITING_CHILD = "waiting_child"
+    WAITING_ACTIVITY = "waiting_activity"  # of a workflow: for what it has asked for
     WAITING_USER = "waiting_user"
     WAITING_THREAD = "waiting_thread"
     WAITING_WORKER = "waiting_worker"
@@ -74,9 +76,22 @@ class EffectKind(StrEnum):
     EXTERNAL = "external"  # changes something elsewhere; never repeated silently
 
 
+class RunKind(StrEnum):
+    AGENT = "agent"
+    WORKFLOW = "workflow"
+    ACTIVITY = "activity"  # one call of a tool, for a workflow
+    ROLLBACK = "rollback"
+
+
 class StepKind(StrEnum):
     THINK = "think"
     ACT = "act"
+    FLOW = "flow"  # one turn of a workflow's code
+
+    @classmethod
+    def of(cls, phase: Phase) -> "StepKind":
+        """What a run does next that is queued in this phase."""
+        return {Phase.WAITING_TOOL: cls.ACT, Phase.WAITING_CODE: cls.FLOW}.get(phase, cls.THINK)
 
 
 RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
@@ -100,14 +115,15 @@ RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
 }
 
 PHASES: dict[RunStatus, frozenset[Phase]] = {
-    RunStatus.QUEUED: frozenset({Phase.WAITING_MODEL, Phase.WAITING_TOOL}),
-    RunStatus.RUNNING: frozenset({Phase.WAITING_MODEL, Phase.WAITING_TOOL}),
+    RunStatus.QUEUED: frozenset({Phase.WAITING_MODEL, Phase.WAITING_TOOL, Phase.WAITING_CODE}),
+    RunStatus.RUNNING: frozenset({Phase.WAITING_MODEL, Phase.WAITING_TOOL, Phase.WAITING_CODE}),
     RunStatus.PAUSED: frozenset(
         {
             Phase.WAITING_APPROVAL,
             Phase.WAITING_EXTERNAL,
             Phase.WAITING_TIMER,
             Phase.WAITING_CHILD,
+            Phase.WAITING_ACTIVITY,
             Phase.WAITING_USER,
             Phase.WAITING_THREAD,
             Phase.WAITING_WORKER,
@@ -115,7 +131,7 @@ PHASES: dict[RunStatus, frozenset[Phase]] = {
         }
     ),
     RunStatus.NEEDS_ATTENTION: frozenset(
-        {Phase.WAITING_MODEL, Phase.WAITING_TOOL, Phase.WAITING_USER}
+        {Phase.WAITING_MODEL, Phase.WAITING_TOOL, Phase.WAITING_CODE, Phase.WAITING_USER}
     ),
     RunStatus.COMPLETED: frozenset(),
     RunStatus.FAILED: frozenset(),

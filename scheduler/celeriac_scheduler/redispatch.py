@@ -45,6 +45,10 @@ class Redispatch:
             reach("timers.before_commit")
         self._outlet.publish(due)
         with self._database.begin() as connection:
+            due = timers.fire_entries(connection)
+            reach("timers.before_commit")
+        self._outlet.publish(due)
+        with self._database.begin() as connection:
             due = timers.begin_delayed(connection)
             reach("timers.before_commit")
         self._outlet.publish(due)

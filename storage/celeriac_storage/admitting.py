@@ -12,6 +12,7 @@ from celeriac.ids import DEFAULT_QUEUE, DEFAULT_TENANT, RunId, TenantId, ThreadI
 from celeriac.limits import Limits
 from celeriac.prompt import prompt_body
 from celeriac.schemas import check_against_schema, strict_json
+from celeriac.states import RunKind
 from celeriac_storage import dispatch
 from celeriac_storage.starting import NewRun, OnBusy, known_agents, latest_definition
 
@@ -50,7 +51,7 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
     """
     if isinstance(wish.agent, Agent):
         agent = wish.agent
-        name, queue = agent.name, agent.queue
+        name, queue, kind = agent.name, agent.queue, agent.run_kind
         limits = agent.limits.to_json()
         contract = None if agent.contract is None else agent.contract.to_json()
         value = agent.validate_input(wish.input)
@@ -60,6 +61,7 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
         if definition is None:
             raise _unknown_agent(connection, name)
         queue = str(definition.get("queue", DEFAULT_QUEUE))
+        kind = RunKind.WORKFLOW if "workflow" in definition else RunKind.AGENT
         stored = definition.get("limits")
         limits = stored if isinstance(stored, dict) else {}
         required = definition.get("contract")
@@ -68,12 +70,18 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
     _check_size(name, value)
     if wish.limits is not None:
         limits = wish.limits.to_json()
+    if kind is RunKind.WORKFLOW and wish.on_busy == "say":
+        raise InvalidInput(
+            f'{name} is a workflow, to which nothing can be said: on_busy="say" does not go with it'
+        )
     start_at, deadline_at, deadline_seconds = _times(connection, wish, limits)
+    said = None if kind is RunKind.WORKFLOW else prompt_body(Agent.prompt(value))
     return NewRun(
         run_id=wish.run_id,
         agent=name,
         input=value,
-        user_message=prompt_body(Agent.prompt(value)),
+        user_message=said,
+        kind=kind,
         word=word(Agent.prompt(value)) if wish.on_busy == "say" else None,
         limits=limits,
         thread_id=wish.thread_id,

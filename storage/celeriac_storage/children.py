@@ -1,6 +1,7 @@
 """What a run that another one started tells its parent, and what is left when one of both ends.
 
-The end of a child settles its parent's call in the same transaction.
+The end of a child settles its parent's call in the same transaction, or ends the entry of the
+parent's log, if that is a workflow (`entry_ends`).
 
 Rows are locked in this order: the child, its parent, that one's call. Whoever has locked a parent
 never waits for a child (`requests.cancel_children`), so the two cannot lock each other out.
@@ -13,16 +14,19 @@ from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue
 from celeriac.ids import CallId, RunId
-from celeriac.states import EffectState, Phase, RunStatus
+from celeriac.states import EffectState, Phase, RunKind, RunStatus
 from celeriac_storage import pauses, run_events
 from celeriac_storage.dispatch import Due
+from celeriac_storage.entry_ends import Outcome, end_entry
 from celeriac_storage.settling import settle
 
 
 @dataclass(frozen=True, slots=True)
 class _Child:
     parent: RunId
+    is_of_workflow: bool
     call_id: CallId
+    kind: RunKind
     agent: str
     status: RunStatus
     outcome: str
@@ -39,6 +43,15 @@ def report_end(connection: Connection, run_id: RunId, *, is_published: bool = Fa
     child = _read(connection, run_id)
     if child is None:
         return None
+    if child.is_of_workflow:
+        error = None if child.status is RunStatus.COMPLETED else _error_of_entry(run_id, child)
+        return end_entry(
+            connection,
+            child.parent,
+            child.call_id,
+            Outcome(made_by=run_id, error=error),
+            is_published=is_published,
+        )
     parent: Any = connection.exec_driver_sql(
         "SELECT status, phase FROM celeriac.runs WHERE run_id = %s FOR UPDATE",
         (child.parent,),
@@ -109,16 +122,28 @@ def note_started(
 def _read(connection: Connection, run_id: RunId) -> _Child | None:
     row: Any = connection.exec_driver_sql(
         """
-        SELECT parent_run_id, parent_call_id, agent, status, outcome, result, error
-        FROM celeriac.runs
-        WHERE run_id = %s AND parent_call_id IS NOT NULL AND finished_at IS NOT NULL
+        SELECT parent.run_id, parent.kind = 'workflow', child.parent_call_id, child.kind,
+            child.agent, child.status, child.outcome,
+            CASE WHEN parent.kind <> 'workflow' THEN child.result END, child.error
+        FROM celeriac.runs AS child JOIN celeriac.runs AS parent
+            ON parent.run_id = child.parent_run_id
+        WHERE child.run_id = %s AND child.parent_call_id IS NOT NULL
+            AND child.finished_at IS NOT NULL
         """,
         (run_id,),
     ).fetchone()
     if row is None:
         return None
-    parent, call_id, agent, status, outcome, result, error = row
-    return _Child(RunId(parent), CallId(call_id), agent, RunStatus(status), outcome, result, error)
+    parent, is_of_workflow, call_id, kind, agent, status, *left = row
+    return _Child(
+        RunId(parent),
+        is_of_workflow,
+        CallId(call_id),
+        RunKind(kind),
+        agent,
+        RunStatus(status),
+        *left,
+    )
 
 
 def _settle(
@@ -159,6 +184,13 @@ def _error(run_id: RunId, child: _Child) -> dict[str, JsonValue]:
         if child.status is RunStatus.FAILED
         else f"agent {child.agent} has not done it: its run was {child.status}",
     }
+
+
+def _error_of_entry(run_id: RunId, child: _Child) -> dict[str, JsonValue]:
+    """What is raised in a workflow's code: of an activity the error of its call."""
+    if child.kind is RunKind.ACTIVITY and child.error is not None:
+        return {**child.error, "run_id": run_id}
+    return {**_error(run_id, child), "run_id": run_id}
 
 
 def _add_use(connection: Connection, run_id: RunId, parent: RunId) -> None:

@@ -25,7 +25,7 @@ from celeriac.ids import (
     new_claim_token,
 )
 from celeriac.limits import Use
-from celeriac.states import Phase
+from celeriac.states import Phase, RunKind
 from celeriac_storage.budget_limits import HAS_BUDGETS
 from celeriac_storage.database import fetch_row
 from celeriac_storage.requests import cancel_as_asked
@@ -66,7 +66,7 @@ class Claim:
     input: JsonValue
     working_since: datetime  # the run's first claim, moved on by the time it has been paused
     step_started_at: datetime
-    is_rollback: bool = False  # no model is asked: what another run did is undone
+    kind: RunKind = RunKind.AGENT
     is_overdue: bool = False  # its deadline has passed
     deadline_at: datetime | None = None
     is_child: bool = False  # another run waits for its end
@@ -79,6 +79,17 @@ class Claim:
     traceparent: str | None = None  # of whoever started it
     is_budgeted: bool = False  # what it uses is counted, and may be refused
     selection: dict[str, JsonValue] | None = None  # that an attempt before has perhaps sent
+    generation: int = 0  # of a workflow: how often it has continued as new
+
+    @property
+    def is_rollback(self) -> bool:
+        """Whether no model is asked: what another run did is undone."""
+        return self.kind is RunKind.ROLLBACK
+
+    @property
+    def is_activity(self) -> bool:
+        """Whether one call of a tool is all that there is to it."""
+        return self.kind is RunKind.ACTIVITY
 
 
 _REQUESTS = """
@@ -113,11 +124,11 @@ RETURNING
     message_count, {_REQUESTS}, failed_thinks,
     tool_calls_used, input_tokens_used, output_tokens_used, limits,
     CASE WHEN run.step = 0 THEN input END, started_at + waited, step_started_at,
-    kind = 'rollback', deadline_at, parent_call_id IS NOT NULL, depth, parent_run_id,
+    kind, deadline_at, parent_call_id IS NOT NULL, depth, parent_run_id,
     history_until, children_started, child_steps_used, child_tool_calls_used, child_tokens_used,
     contract, traceparent, {HAS_BUDGETS},
     CASE WHEN phase = 'waiting_model' THEN (SELECT selection FROM celeriac.selections AS kept
-        WHERE kept.run_id = run.run_id AND kept.step = run.step) END
+        WHERE kept.run_id = run.run_id AND kept.step = run.step) END, coalesce(generation, 0)
 """
 
 
@@ -159,19 +170,19 @@ def claim(
         state, message_count, request_version, is_cancel_requested, is_interrupt_requested,
         is_interrupt_answered, said, is_overdue, failed_thinks,
         tool_calls_used, input_tokens_used, output_tokens_used, limits,
-        input_, working_since, step_started_at, is_rollback, deadline_at, is_child, depth,
+        input_, working_since, step_started_at, kind, deadline_at, is_child, depth,
         parent_run_id, history_until, children_started, child_steps, child_tool_calls,
-        child_tokens, contract, traceparent, is_budgeted, selection,
+        child_tokens, contract, traceparent, is_budgeted, selection, generation,
     ) = row  # fmt: skip
     return Claim(
         run_id, step, token, worker_id, epoch, Phase(phase), agent, agent_hash, tenant_id, user_id,
         thread_id, thread_position, queue, state or {}, message_count, request_version,
         is_cancel_requested, is_interrupt_requested, is_interrupt_answered, said, failed_thinks,
         tool_calls_used, input_tokens_used, output_tokens_used, limits, input_, working_since,
-        step_started_at, is_rollback, is_overdue, deadline_at, is_child, depth, parent_run_id,
+        step_started_at, RunKind(kind), is_overdue, deadline_at, is_child, depth, parent_run_id,
         history_until, children_started,
         Use(child_steps, child_tool_calls, input_tokens=child_tokens), contract, traceparent,
-        is_budgeted, selection,
+        is_budgeted, selection, generation,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import Conflict
 from celeriac.ids import RunId, TenantId, ThreadId, UserId
-from celeriac.states import Phase, RunStatus
+from celeriac.states import Phase, RunKind, RunStatus
 from celeriac_storage import pauses, run_events
 from celeriac_storage.requests import unknown_run
 from celeriac_storage.threads import HOLDS_THREAD, wait_for_turn
@@ -36,15 +36,14 @@ def say(
     """
     row = connection.exec_driver_sql(
         """
-        SELECT status, phase, cancel_requested_at IS NOT NULL, tenant_id, thread_id,
-            kind = 'rollback'
+        SELECT status, phase, cancel_requested_at IS NOT NULL, tenant_id, thread_id, kind
         FROM celeriac.runs WHERE run_id = %s FOR UPDATE
         """,
         (run_id,),
     ).fetchone()
     if row is None:
         raise unknown_run(run_id)
-    status, phase, is_cancel_requested, tenant_id, thread_id, is_rollback = row
+    status, phase, is_cancel_requested, tenant_id, thread_id, kind = row
     status = RunStatus(status)
     if key is not None and said_under(connection, key, message) is not None:
         return status
@@ -53,8 +52,8 @@ def say(
             f"run {run_id} is {status} and hears nothing any more; start another run in its thread "
             f"with --thread {thread_id}"
         )
-    if is_rollback:
-        raise Conflict(f"run {run_id} is a rollback: there is no model in it that could be told")
+    if kind != RunKind.AGENT:
+        raise Conflict(_unheard(run_id, RunKind(kind)))
     if is_cancel_requested:
         raise Conflict(f"run {run_id} is being cancelled and hears nothing any more")
     added = connection.exec_driver_sql(
@@ -79,6 +78,15 @@ def say(
     if wait_for_turn(connection, run_id, tenant_id, thread_id):
         return RunStatus.PAUSED
     return RunStatus.QUEUED
+
+
+def _unheard(run_id: RunId, kind: RunKind) -> str:
+    if kind is RunKind.WORKFLOW:
+        return (
+            f"run {run_id} is a workflow, whose code hears no words: tell it of an event with "
+            f"`celeriac send-event {run_id} NAME --data JSON`"
+        )
+    return f"run {run_id} is of kind {kind}: there is no model in it that could be told"
 
 
 def said_under(connection: Connection, key: str, message: dict[str, JsonValue]) -> RunId | None:

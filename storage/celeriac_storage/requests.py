@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import Conflict, UnknownRun
 from celeriac.ids import RunId, UserId
-from celeriac.states import Phase, RunStatus
+from celeriac.states import Phase, RunKind, RunStatus
 from celeriac_storage import ending, run_events
 from celeriac_storage.threads import HOLDS_THREAD, wake_next_of_thread
 
@@ -87,7 +87,7 @@ def request_interrupt(connection: Connection, run_id: RunId, by: UserId) -> RunS
         SELECT status, phase, cancel_requested_at IS NOT NULL,
             interrupt_requested_at IS NOT NULL AND (last_said_at > interrupt_requested_at)
                 IS NOT TRUE,
-            tenant_id, thread_id, {HOLDS_THREAD}, kind = 'rollback',
+            tenant_id, thread_id, {HOLDS_THREAD}, kind,
             phase = 'waiting_timer' AND epoch = 0
         FROM celeriac.runs AS active WHERE run_id = %s FOR UPDATE
         """,
@@ -96,7 +96,7 @@ def request_interrupt(connection: Connection, run_id: RunId, by: UserId) -> RunS
     if row is None:
         raise unknown_run(run_id)
     (
-        status, phase, is_cancelled, is_requested, tenant_id, thread_id, holds_thread, undoes,
+        status, phase, is_cancelled, is_requested, tenant_id, thread_id, holds_thread, kind,
         is_delayed,
     ) = row  # fmt: skip
     status = RunStatus(status)
@@ -104,7 +104,12 @@ def request_interrupt(connection: Connection, run_id: RunId, by: UserId) -> RunS
         raise Conflict(
             f"run {run_id} has not begun: its time has not come. `celeriac cancel {run_id}` ends it"
         )
-    if undoes and not status.is_terminal:
+    if kind in (RunKind.WORKFLOW, RunKind.ACTIVITY) and not status.is_terminal:
+        raise Conflict(
+            f"run {run_id} is of kind {kind} and waits for no user: `celeriac cancel {run_id}` "
+            "ends it"
+        )
+    if kind == RunKind.ROLLBACK and not status.is_terminal:
         raise Conflict(
             f"run {run_id} is a rollback and waits for no user: `celeriac cancel {run_id}` stops "
             "it, and another rollback goes on from there"

@@ -19,7 +19,7 @@ from celeriac.errors import Conflict, InvalidInput, NotAllowed
 from celeriac.ids import CallId, RunId, TenantId, ThreadId, UserId
 from celeriac.limits import Limits
 from celeriac.rollback import Rollback
-from celeriac.states import EffectState, Phase, RunStatus
+from celeriac.states import EffectState, Phase, RunKind, RunStatus
 from celeriac_storage import audit_trail, effects, principals, run_events, starting
 from celeriac_storage.effects import Effect, Undone
 from celeriac_storage.requests import erased, unknown_run
@@ -129,6 +129,7 @@ def request(connection: Connection, wish: Wish) -> tuple[Started, str]:
             user_id=run.user_id,
             tenant_id=run.tenant_id,
             queue=run.queue,
+            kind=RunKind.ROLLBACK,
             rolls_back=wish.run_id,
             is_published=wish.is_published,
         ),

@@ -21,7 +21,7 @@ from celeriac.ids import (
     ThreadId,
     UserId,
 )
-from celeriac.states import Phase, RunStatus
+from celeriac.states import Phase, RunKind, RunStatus
 from celeriac_storage import audit_trail, inbox, tables, timers
 from celeriac_storage.threads import HOLDS_THREAD
 from celeriac_storage.workers import IS_ALIVE
@@ -45,7 +45,7 @@ class NewRun:
     run_id: RunId
     agent: str
     input: JsonValue
-    user_message: dict[str, JsonValue]  # the first message, in stored form
+    user_message: dict[str, JsonValue] | None  # the first message, in stored form; if it has any
     limits: dict[str, JsonValue]
     thread_id: ThreadId
     user_id: UserId = DEFAULT_USER
@@ -53,7 +53,8 @@ class NewRun:
     queue: str = DEFAULT_QUEUE
     on_busy: OnBusy = "wait"
     word: dict[str, JsonValue] | None = None  # the same as said during a run: for on_busy="say"
-    rolls_back: RunId | None = None  # no agent's run: it undoes what that one did
+    kind: RunKind = RunKind.AGENT
+    rolls_back: RunId | None = None  # the run that a rollback undoes
     parent: Parent | None = None  # the thread is that of the parent, and it has no turn in it
     start_at: datetime | None = None  # it waits until then, and only then for its thread
     deadline_at: datetime | None = None
@@ -108,6 +109,7 @@ def _insert(
     connection: Connection, new: NewRun, position: int | None, paused_for: Phase | None
 ) -> Started:
     parent = new.parent
+    begins = Phase.WAITING_CODE if new.kind is RunKind.WORKFLOW else Phase.WAITING_MODEL
     created = connection.exec_driver_sql(
         """
         WITH run AS (
@@ -115,20 +117,21 @@ def _insert(
                 root_run_id, parent_run_id, parent_call_id, depth, history_until, kind, agent,
                 status, phase, resume_phase, queue, limits, contract, input, published_at,
                 publish_count, message_count, last_event_seq, start_key, deadline_at,
-                traceparent)
+                traceparent, generation, told)
             SELECT %(run_id)s, %(tenant_id)s, %(user_id)s, %(thread_id)s, %(position)s,
                 coalesce(parent.root_run_id, %(run_id)s),
                 coalesce(%(rolls_back)s::text, parent.run_id), %(parent_call)s::text,
                 coalesce(parent.depth + 1, 0), %(history_until)s,
-                CASE WHEN %(rolls_back)s::text IS NULL THEN 'agent' ELSE 'rollback' END,
-                %(agent)s, %(status)s, %(phase)s, %(resume_phase)s, %(queue)s,
+                %(kind)s, %(agent)s, %(status)s, %(phase)s, %(resume_phase)s, %(queue)s,
                 %(limits)s::jsonb, %(contract)s::jsonb, %(input)s::jsonb,
-                CASE WHEN %(is_published)s THEN clock_timestamp() END, %(is_published)s::int, 1,
-                %(events)s, %(start_key)s::text,
+                CASE WHEN %(is_published)s THEN clock_timestamp() END, %(is_published)s::int,
+                (%(message)s::jsonb IS NOT NULL)::int, %(events)s, %(start_key)s::text,
                 least(%(deadline_at)s::timestamptz, parent.deadline_at,
                     coalesce(%(start_at)s::timestamptz, clock_timestamp())
                         + make_interval(secs => %(deadline_seconds)s::float8)),
-                coalesce(%(traceparent)s::text, parent.traceparent)
+                coalesce(%(traceparent)s::text, parent.traceparent),
+                CASE WHEN %(kind)s = 'workflow' THEN 0 END,
+                CASE WHEN %(kind)s = 'workflow' THEN 0 END
             FROM (SELECT) AS one
                 LEFT JOIN celeriac.runs AS parent ON parent.run_id = %(parent_run)s::text
             -- Its input may have been said to another run instead, before an answer that got lost.
@@ -139,7 +142,7 @@ def _insert(
             INSERT INTO celeriac.messages (run_id, position, role, body, hash)
             SELECT run_id, 0, 'user', %(message)s::jsonb,
                 sha256(convert_to(%(message)s::jsonb::text, 'UTF8'))
-            FROM run
+            FROM run WHERE %(message)s::jsonb IS NOT NULL
         ), event AS (
             INSERT INTO celeriac.events (run_id, seq, type, data)
             SELECT run_id, 1, 'run.created', %(created)s::jsonb FROM run
@@ -161,8 +164,9 @@ def _insert(
             "history_until": None if parent is None else parent.history_until,
             "agent": new.agent,
             "status": "queued" if paused_for is None else "paused",
-            "phase": paused_for or Phase.WAITING_MODEL,
-            "resume_phase": None if paused_for is None else Phase.WAITING_MODEL,
+            "phase": paused_for or begins,
+            "resume_phase": None if paused_for is None else begins,
+            "kind": new.kind.value,
             "queue": new.queue,
             "limits": dumps(new.limits),
             "contract": None if new.contract is None else dumps(new.contract),
@@ -178,7 +182,7 @@ def _insert(
             "deadline_at": new.deadline_at,
             "deadline_seconds": new.deadline_seconds,
             "traceparent": new.traceparent,
-            "message": dumps(new.user_message),
+            "message": None if new.user_message is None else dumps(new.user_message),
             "created": dumps(_created(new)),
             "paused": dumps({"phase": paused_for}),
         },
@@ -186,7 +190,7 @@ def _insert(
     if created is None:
         raise _run_exists(new.run_id, inbox.listener_under(connection, new.run_id))
     if paused_for is None:
-        return Started(RunStatus.QUEUED, Phase.WAITING_MODEL)
+        return Started(RunStatus.QUEUED, begins)
     return Started(RunStatus.PAUSED, paused_for)
 
 

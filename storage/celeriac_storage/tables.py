@@ -160,6 +160,9 @@ runs = Table(
     Column("pruned_at", _TIME),
     Column("pruned_usd", Numeric, nullable=False),
     Column("pruned_unpriced_calls", Integer, nullable=False),
+    Column("generation", Integer),
+    Column("told", Integer),
+    Column("generation_input", JSONB),
 )
 
 checkpoints = Table(
@@ -495,6 +498,45 @@ timers = Table(
     Column("due_at", _TIME, nullable=False),
     Column("created_at", _TIME, nullable=False),
     Column("fired_at", _TIME),
+)
+
+activities = Table(
+    "activities",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("generation", Integer, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("arguments", JSONB),
+    Column("fingerprint", LargeBinary, nullable=False),
+    Column("step", Integer, nullable=False),
+    Column("made_by", Text),
+    Column("wait_group", Integer),
+    Column("told", Integer),
+    Column("result", JSONB),
+    Column("result_hash", LargeBinary),
+    Column("result_artifact", LargeBinary),
+    Column("error", JSONB),
+    Column("asked_at", _TIME, nullable=False),
+    Column("ended_at", _TIME),
+    Column("erased_at", _TIME),
+)
+
+mailbox = Table(
+    "mailbox",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("mail_id", BigInteger, Identity(always=True), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("body", JSONB),
+    Column("hash", LargeBinary, nullable=False),
+    Column("key", Text),
+    Column("sent_by", Text, nullable=False),
+    Column("sent_at", _TIME, nullable=False),
+    Column("taken_generation", Integer),
+    Column("taken_number", Integer),
+    Column("erased_at", _TIME),
 )
 
 schedules = Table(

@@ -14,7 +14,7 @@ from celeriac_storage import pauses
 HOLDS_THREAD = """(
     active.status IN ('queued', 'running')
     OR active.status = 'paused' AND active.phase IN ('waiting_timer', 'waiting_worker',
-        'waiting_external', 'waiting_child', 'waiting_budget')
+        'waiting_external', 'waiting_child', 'waiting_activity', 'waiting_budget')
 ) AND active.thread_position IS NOT NULL"""
 """Whether the run called `active` makes the thread's next one wait; a person's pause does not.
 One for a budget does: it may be over in a second, and the thread's turns keep their order."""

@@ -5,7 +5,8 @@ once, by compare-and-set, however many schedulers there are. What the run does t
 the step that finds it fired.
 
 `START` is the timer of a run that begins later. Only when its time has come does such a run take
-its turn in its thread. Any other timer is named by the call that waits for it.
+its turn in its thread. Any other timer is named by the call that waits for it, or by the entry of a
+workflow's log that it ends (`fire_entries`).
 
 Rows are locked in this order: the timer, its run, its thread. None of them is waited for: what
 somebody else has locked is for the next look.
@@ -13,11 +14,13 @@ somebody else has locked is for the next look.
 
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 
 from sqlalchemy import Connection
 
 from celeriac.ids import RunId
 from celeriac_storage.dispatch import BATCH, Due
+from celeriac_storage.entry_ends import Outcome, end_entry
 from celeriac_storage.threads import HOLDS_THREAD
 
 START = "start"
@@ -82,6 +85,7 @@ def fire_due(connection: Connection, limit: int = BATCH) -> list[Due]:
                 run.status = 'paused' AND run.phase = 'waiting_timer' AS is_waiting
             FROM celeriac.timers JOIN celeriac.runs AS run USING (run_id)
             WHERE fired_at IS NULL AND timer_id <> %(start)s AND due_at <= clock_timestamp()
+                AND kind <> 'workflow'
             ORDER BY due_at LIMIT %(limit)s
             FOR UPDATE OF timers, run SKIP LOCKED
         ), fired AS (
@@ -112,6 +116,31 @@ def fire_due(connection: Connection, limit: int = BATCH) -> list[Due]:
         {"start": START, "limit": limit},
     )
     return [Due(*row) for row in rows]
+
+
+def fire_entries(connection: Connection, limit: int = BATCH) -> list[Due]:
+    """Fire the timers of workflows that are due: each ends its entry. The turns that are due by
+    that, marked as published; publish them all. Needs a transaction."""
+    rows = connection.exec_driver_sql(
+        """
+        WITH due AS (
+            SELECT run_id, timer_id FROM celeriac.timers JOIN celeriac.runs AS run USING (run_id)
+            WHERE fired_at IS NULL AND timer_id <> %(start)s AND due_at <= clock_timestamp()
+                AND kind = 'workflow'
+            ORDER BY due_at LIMIT %(limit)s
+            FOR UPDATE OF timers, run SKIP LOCKED
+        )
+        UPDATE celeriac.timers AS timer SET fired_at = clock_timestamp() FROM due
+        WHERE (timer.run_id, timer.timer_id) = (due.run_id, due.timer_id)
+        RETURNING timer.run_id, timer.timer_id, due_at
+        """,
+        {"start": START, "limit": limit},
+    ).all()
+    due = [
+        end_entry(connection, run_id, timer_id, Outcome(), is_published=True)
+        for run_id, timer_id, _ in sorted(rows, key=itemgetter(2))
+    ]
+    return [turn for turn in due if turn is not None]
 
 
 def begin_delayed(connection: Connection, limit: int = BATCH) -> list[Due]:

@@ -27,6 +27,7 @@ from celeriac_storage.step_record import Event, Message, Next, SettledEffect, St
 from celeriac_tasks import approving, undoing
 from celeriac_tasks.batch import BEGUN, Batch
 from celeriac_tasks.calling import Outcome, Raised, Returned, call_here, call_in_time
+from celeriac_tasks.decision_tool import refusal
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.lookback import call_result
 from celeriac_tasks.memorizing import RunMemories
@@ -280,6 +281,8 @@ class Acting:
     def done(self, settled: Sequence[SettledEffect]) -> Transition:
         batch = self._batch
         outcomes = {effect.call_id: effect for effect in settled}
+        if self._claim.is_activity:
+            return self._ended(settled)
         results = [
             call_result(
                 StoredResult(
@@ -320,6 +323,32 @@ class Acting:
             ),
             [results_message(results)],
             batch.remaining,
+        )
+
+    def _ended(self, settled: Sequence[SettledEffect]) -> Transition:
+        """The call was all that there is to the run; nobody is told but the workflow."""
+        (effect,) = self._batch.effects
+        outcome = settled[0] if settled else effect
+        following = Next(RunStatus.COMPLETED, outcome="completed")  # the call has its result
+        if outcome.state is not EffectState.COMMITTED:
+            error: dict[str, JsonValue] = {
+                "kind": outcome.state.value,
+                "message": f"the call of {effect.tool} is {outcome.state}",
+                **(outcome.error or {}),
+            }
+            if outcome.state is EffectState.FAILED:
+                error["is_certain"] = True  # that it has changed nothing
+            following = Next.failed("activity_failed", error)
+            if (refused := refusal(effect.tool, outcome.state, error)) is not None:
+                following = Next(RunStatus.COMPLETED, outcome="completed", result=refused)
+        return Transition(
+            StepRecord(
+                next=following,
+                kind=StepKind.ACT,
+                reason="terminal",
+                events=self._events(settled),
+                settled=[self._with_evidence(each) for each in settled],
+            )
         )
 
     def _events(self, settled: Sequence[SettledEffect]) -> list[Event]:

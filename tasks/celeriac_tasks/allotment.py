@@ -13,7 +13,7 @@ from celeriac import prices
 from celeriac.budget import Measure, Use
 from celeriac.codec import JsonValue
 from celeriac.reports import to_json
-from celeriac.states import EffectState, Phase, StepKind
+from celeriac.states import EffectState, StepKind
 from celeriac.testpoints import reach
 from celeriac_storage import budgets
 from celeriac_storage.budgets import Notice
@@ -97,7 +97,7 @@ class Allotment:
 
 def _refused(claim: Claim, refusals: Sequence[Notice]) -> StepRecord:
     """A step that was not begun: its run ends, or waits for room."""
-    kind = StepKind.ACT if claim.phase is Phase.WAITING_TOOL else StepKind.THINK
+    kind = StepKind.of(claim.phase)
     final = next((each for each in refusals if each.kind == "fail"), None)
     worst = final or next((each for each in refusals if each.kind == "pause"), refusals[0])
     following = Next.waiting_for_budget(worst.budget_id, worst.needed, claim.phase)

@@ -20,6 +20,7 @@ from celeriac_storage.consuming import ApprovalLost, Consumed
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
 from celeriac_storage.step_record import Event, Next, SettledEffect, StepRecord
+from celeriac_tasks import decision_tool
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.transition import Transition
 
@@ -200,7 +201,11 @@ def proposed_again(loaded: LoadedAgent, claim: Claim, effect: Effect) -> Transit
         arguments = tool.validate(effect.arguments)
         assert tool.approval is not None
         requirement = tool.approval.strictest(arguments, tool.rollback)
-        proposal = propose(loaded, claim, tool, effect.call_id, arguments, requirement, "")
+        if tool.name == decision_tool.NAME:  # who must agree is not in the tool's code
+            assert effect.requirement is not None
+            requirement = Requirement.from_json(effect.requirement)
+        said = str(arguments.get("intent", "")) if tool.name == decision_tool.NAME else ""
+        proposal = propose(loaded, claim, tool, effect.call_id, arguments, requirement, said)
     except InvalidArguments as error:
         refused: dict[str, JsonValue] = {"kind": "invalid_arguments", "message": str(error)}
         settled = SettledEffect(effect.call_id, effect.state, EffectState.INVALID, error=refused)

@@ -13,6 +13,7 @@ from celeriac.states import EffectState
 from celeriac.token_count import message_tokens
 from celeriac_storage.claims import Claim
 from celeriac_storage.effects import Effect
+from celeriac_storage.entries import FIRST_CALL
 from celeriac_storage.history import load_messages
 from celeriac_tasks.lookback import load_end, placed
 
@@ -99,7 +100,10 @@ class ConversationCache:
 
 
 def pending_calls(claim: Claim) -> list[CallId]:
-    """The calls that the latest checkpoint says are still to be made, in order."""
+    """The calls that the latest checkpoint says are still to be made, in order; of an activity its
+    only one."""
+    if claim.is_activity:
+        return [FIRST_CALL]
     pending = claim.state.get("pending", [])
     assert isinstance(pending, list)
     return [CallId(str(call)) for call in pending]

@@ -3,18 +3,41 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from celeriac.states import EffectState, Phase, RunStatus
+from celeriac.limits import Limits
+from celeriac.states import EffectState, Phase, RunStatus, StepKind
 from celeriac_storage.claims import Claim
 from celeriac_storage.deadlines import passed_error
 from celeriac_storage.effects import Effect
 from celeriac_storage.step_record import Next, StepRecord
-from celeriac_tasks import requesting
+from celeriac_tasks import delegating, requesting
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.requesting import WAIT_FOR_CHILDREN, WAIT_FOR_RESULTS
 from celeriac_tasks.sleeping import WAIT_FOR_TIMER
 
 _WAITS = (WAIT_FOR_PEOPLE, WAIT_FOR_RESULTS, WAIT_FOR_CHILDREN, WAIT_FOR_TIMER)
+
+
+def ended_before_it_begins(claim: Claim) -> StepRecord | None:
+    """What is committed instead of the step, if the run is to end or to stop before it."""
+    kind = StepKind.of(claim.phase)
+    if claim.is_cancel_requested:
+        return StepRecord(Next.cancelled(), kind, "cancelled", advances=False)
+    if claim.is_interrupt_requested and not claim.is_interrupt_answered:
+        wait = Next.waiting_for_user(claim.phase)
+        return StepRecord(
+            wait, kind, "interrupted", advances=False, failed_thinks=claim.failed_thinks
+        )
+    if claim.is_overdue:
+        passed = Next.failed("limit_exceeded", passed_error(claim.deadline_at))
+        return StepRecord(passed, kind, "limit_exceeded", advances=False)
+    exceeded = Limits.from_json(claim.limits).exceeded(delegating.use_of(claim))
+    if exceeded is None:
+        return None
+    error = {"kind": "limit_exceeded", "message": exceeded}
+    return StepRecord(
+        Next.failed("limit_exceeded", dict(error)), kind, "limit_exceeded", advances=False
+    )
 
 
 def heeding(

@@ -12,9 +12,12 @@ from celeriac.context_policy import LEAST_TOKENS, ContextPolicy
 from celeriac.errors import InvalidAgent
 from celeriac.models import resolve_model
 from celeriac.scripted import ScriptedModel
+from celeriac.states import RunKind
 from celeriac.token_count import json_tokens, text_tokens
 from celeriac.tools import Tool
 from celeriac.undo_tool import undo_tool
+from celeriac.workflows.definition import Workflow
+from celeriac_tasks.decision_tool import DECISION
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +33,14 @@ class LoadedAgent:
     fixed_tokens: int = 0  # of every question: the instructions and the tools, as estimated
     room: int | None = None  # tokens that are left for messages; None: they are all sent
 
-    def for_rollback(self) -> "LoadedAgent":
-        """The same with what takes calls back in the place of what makes them."""
-        return replace(self, tools=self.undos)
+    def for_run(self, kind: RunKind) -> "LoadedAgent":
+        """The same as a run of this kind needs it: with what takes calls back in the place of what
+        makes them; or, of a workflow's question to its model, without tools."""
+        if kind is RunKind.ROLLBACK:
+            return replace(self, tools=self.undos)
+        if kind is RunKind.AGENT and isinstance(self.agent, Workflow):
+            return replace(self, tools={}, definitions=())
+        return self
 
 
 def load_agent(agent: Agent) -> LoadedAgent:
@@ -47,7 +55,7 @@ def load_agent(agent: Agent) -> LoadedAgent:
     return LoadedAgent(
         agent=agent,
         model=model,
-        tools={tool.name: tool for tool in agent.tools},
+        tools={tool.name: tool for tool in _tools_of(agent)},
         undos={undo.name: undo for tool in agent.tools if (undo := undo_tool(tool)) is not None},
         definitions=definitions,
         agent_hash=agent.agent_hash,
@@ -56,6 +64,10 @@ def load_agent(agent: Agent) -> LoadedAgent:
         fixed_tokens=fixed_tokens,
         room=_room(agent, model, fixed_tokens),
     )
+
+
+def _tools_of(agent: Agent) -> Sequence[Tool[..., Any]]:
+    return (*agent.tools, DECISION) if isinstance(agent, Workflow) else agent.tools
 
 
 def _room(agent: Agent, model: Model, fixed_tokens: int) -> int | None:

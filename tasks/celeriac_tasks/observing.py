@@ -10,7 +10,7 @@ from typing import Any
 
 from celeriac.context import ToolContext
 from celeriac.errors import DatabaseUnavailable, Fenced
-from celeriac.states import Phase
+from celeriac.states import StepKind
 from celeriac.tools import Tool
 from celeriac_storage.claims import Claim
 from celeriac_storage.step_record import ModelCall
@@ -22,7 +22,7 @@ from celeriac_tasks.metrics import worker as figures
 @contextmanager
 def step(claim: Claim) -> Iterator[None]:
     """A step from its claim to its commit."""
-    kind = "act" if claim.phase is Phase.WAITING_TOOL else "think"
+    kind = StepKind.of(claim.phase).value
     began_at = time.perf_counter()
     attributes: tracing.Attributes = {
         "gen_ai.operation.name": "invoke_agent",

@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
+from typing import Any
 
 from pydantic_ai.messages import ToolCallPart
 
 from celeriac.approval import Requirement
 from celeriac.codec import JsonValue, stored_form
 from celeriac.errors import InvalidArguments
-from celeriac.ids import call_id
+from celeriac.ids import CallId, call_id
 from celeriac.states import EffectKind, EffectState
 from celeriac.tool_flags import ToolFlags
-from celeriac.tools import parse_arguments
+from celeriac.tools import Tool, parse_arguments
 from celeriac_storage.approvals import Proposal
 from celeriac_storage.claims import Claim
 from celeriac_storage.effects import Effect
@@ -116,8 +117,22 @@ def _planned_call(loaded: LoadedAgent, step: int, index: int, call: ToolCallPart
             EffectState.INVALID,
             _refused("invalid_arguments", str(error)),
         )
+    return planned_call(tool, call_id(step, index), index, call.tool_call_id, arguments)
+
+
+def planned_call(
+    tool: Tool[..., Any], call: CallId, index: int, provider_call_id: str, arguments: JsonValue
+) -> PlannedEffect:
+    """A call with arguments that are valid, and the review that it needs."""
     effect = PlannedEffect(
-        *identity, tool.version, tool.effect, arguments, flags=_flags(tool.flags)
+        call,
+        index,
+        provider_call_id,
+        tool.name,
+        tool.version,
+        tool.effect,
+        arguments,
+        flags=_flags(tool.flags),
     )
     if tool.approval is None:
         return effect

@@ -34,6 +34,7 @@ from celeriac_tasks.conversation import ConversationCache
 from celeriac_tasks.gate import Gate
 from celeriac_tasks.hearing import Hearing
 from celeriac_tasks.heartbeat import Heartbeat
+from celeriac_tasks.live_flow import FlowCache
 from celeriac_tasks.loaded_agent import load_agent
 from celeriac_tasks.places import Places
 from celeriac_tasks.publisher import Publisher
@@ -71,6 +72,7 @@ class WorkerProcess:
         self.text_streams = TextStreams(_broker_url(settings)) if is_redis(settings) else None
         self._backlog = Backlog(Broker(app), settings.queue_names)
         self.conversations = ConversationCache()
+        self.flows = FlowCache()
         self.gate = Gate()
         self.active = Places(settings.active_steps)
         self.is_draining = False

@@ -59,6 +59,17 @@ def desk(api: Api, database: Database, broker_url: str) -> Iterator[Desk]:
     desk.close()
 
 
+OF_A_WORKFLOW = """
+WITH run AS (SELECT run_id FROM celeriac.runs LIMIT 1), log AS (
+    INSERT INTO celeriac.activities (run_id, generation, number, kind, name, fingerprint, step,
+        result, result_hash)
+    SELECT run_id, 0, 0, 'value', 'random', sha256('random'), 0, '1', sha256('1') FROM run
+)
+INSERT INTO celeriac.mailbox (run_id, name, body, hash, sent_by)
+SELECT run_id, 'paid', '1', sha256('1'), 'shop' FROM run
+"""
+
+
 def tables(connection: Connection) -> list[str]:
     return list(
         connection.exec_driver_sql(
@@ -86,6 +97,8 @@ def test_another_tenant_sees_no_row_of_any_table(database: Database, desk: Desk)
     desk.client.add_schedule("nightly", NewSchedule(agent, "@daily", "x"))
     desk.client.trigger_schedule("nightly")
     desk.client.start(agent, "x", delay=timedelta(hours=1))
+    with database.begin() as connection:
+        connection.exec_driver_sql(OF_A_WORKFLOW)
 
     all_rows = counts(database, names)
     seen_by_us = counts(TenantDatabase(database, [OURS], owners=EVERY_OWNER), names)

@@ -666,6 +666,13 @@ def test_no_check_is_without_a_damage_that_it_sees() -> None:
         audit_checks.memories.GOVERNED,
         audit_checks.memories.HASHES,
         audit_checks.memories.OWNED,
+        audit_checks.hashes.ENTRY_HASHES,  # test_workflows
+        audit_checks.workflows.ENTRY_NUMBERS,
+        audit_checks.workflows.MADE_BY,
+        audit_checks.workflows.ENTRY_ENDS,
+        audit_checks.workflows.TAKEN_MAIL,
+        audit_checks.workflows.WAITING_WORKFLOWS,
+        audit_checks.workflows.ENTRY_TIMERS,
         audit_checks.waits.CHILDREN,  # test_children
         audit_checks.waits.CHILD_USE,
         audit_checks.waits.WAITING_PARENTS,

@@ -29,6 +29,11 @@ EVENTS: Mapping[str, str] = {
     "call.requested": "another process is asked to execute {tool} ({call_id})",
     "call.delegated": "a run of another agent is to answer {tool} ({call_id})",
     "child.started": "run {child_run_id} of {agent} answers {call_id}",
+    "activity.started": "{kind} {name} ({number}) begins",
+    "activity.completed": "{kind} {name} ({number}) has its result",
+    "activity.failed": "{kind} {name} ({number}) failed: {error[message]}",
+    "run.continued": "begins again, with another input",
+    "run.told": "{by} told it of {name}",
     "effect.in_flight": "{tool} ({call_id}) begins, attempt {attempt}",
     "effect.committed": "{tool} ({call_id}) took effect",
     "effect.failed": "{tool} ({call_id}) failed: {error[message]}",
@@ -78,7 +83,8 @@ BAD = frozenset(
     {
         "run.deadline_passed", "workspace.drifted", "contract.unmet", "budget.exceeded",
         "run.recovered", "run.stumbled", "run.needs_attention", "run.failed", "model.failed",
-        "effect.unknown", "effect.known_bad", "effect.failed", "results.refused",
+        "effect.unknown", "effect.known_bad", "effect.failed", "activity.failed",
+        "results.refused",
         "approval.revoked",
     }
 )  # fmt: skip
@@ -134,5 +140,7 @@ def _pause(run: Run | RunLine, wait: Wait) -> str:
             return "It waits for room in a budget, which somebody may top up."
         case Phase.WAITING_CHILD:
             return "It waits for another run that it started."
+        case Phase.WAITING_ACTIVITY:
+            return "Its code waits for what it has asked for; the log below says what goes on."
         case _:
             return "It goes on in a moment."

@@ -51,6 +51,26 @@ class ChildStarted(Facts):
     is_handoff: bool
 
 
+class OfEntry(Facts):
+    number: int  # in the workflow's log
+    kind: str
+    name: str
+    made_by: str | None = None  # the run that does it
+
+
+class EntryFailed(OfEntry):
+    error: Error
+
+
+class Continued(Facts):
+    generation: int  # that begins
+
+
+class Told(Facts):
+    name: str  # of the event
+    by: str
+
+
 class OfBudget(Facts):
     scope: str  # tenant, user, thread or run
     subject: str  # its id

@@ -18,6 +18,7 @@ from celeriac.events.facts import (
     CheckUnclear,
     ChildStarted,
     Completed,
+    Continued,
     ContractRefused,
     ContractUnmet,
     Created,
@@ -25,12 +26,14 @@ from celeriac.events.facts import (
     Decided,
     Drifted,
     Edited,
+    EntryFailed,
     Expired,
     Facts,
     Failed,
     Heard,
     Interrupted,
     MemoryDecision,
+    OfEntry,
     Outcome,
     Paused,
     Progress,
@@ -46,6 +49,7 @@ from celeriac.events.facts import (
     RollbackRequested,
     Stumbled,
     Surfaced,
+    Told,
     ToolAttemptFailed,
     Validated,
     Woken,
@@ -219,6 +223,36 @@ class ChildRunStarted(RunEvent[ChildStarted]):
     """Another run was started, whose result is that of the call."""
 
     type: Literal["child.started"]
+
+
+class ActivityStarted(RunEvent[OfEntry]):
+    """The workflow's code asked for something, and it is begun."""
+
+    type: Literal["activity.started"]
+
+
+class ActivityCompleted(RunEvent[OfEntry]):
+    """What the workflow's code asked for has its result."""
+
+    type: Literal["activity.completed"]
+
+
+class ActivityFailedEvent(RunEvent[EntryFailed]):
+    """What the workflow's code asked for has failed."""
+
+    type: Literal["activity.failed"]
+
+
+class RunContinued(RunEvent[Continued]):
+    """The workflow begins again with another input and an empty log."""
+
+    type: Literal["run.continued"]
+
+
+class RunTold(RunEvent[Told]):
+    """Somebody told the workflow of an event."""
+
+    type: Literal["run.told"]
 
 
 class EffectInFlight(RunEvent[Attempt]):
@@ -446,6 +480,11 @@ AnyEvent = Annotated[
     | UndoByHandRequested
     | CallDelegated
     | ChildRunStarted
+    | ActivityStarted
+    | ActivityCompleted
+    | ActivityFailedEvent
+    | RunContinued
+    | RunTold
     | EffectInFlight
     | EffectCommitted
     | EffectFailed

@@ -10,7 +10,17 @@ import hashlib
 import inspect
 import textwrap
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, get_type_hints, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    NoReturn,
+    TypeVar,
+    get_type_hints,
+    overload,
+)
 
 from celeriac.agent import NO_MODEL, Agent
 from celeriac.approval import Approval
@@ -19,6 +29,7 @@ from celeriac.errors import InvalidAgent, InvalidInput
 from celeriac.ids import DEFAULT_QUEUE
 from celeriac.limits import Limits
 from celeriac.price import Price
+from celeriac.states import RunKind
 from celeriac.tools import Tool
 from celeriac.workflows.context import WorkflowContext
 from celeriac.workflows.reading import Reader
@@ -28,6 +39,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Code = Callable[..., Coroutine[Any, Any, R]]
+LIMITS = Limits(steps=1_000_000, tool_calls=1_000_000, children=10_000)
+"""Of a run, its activities and children included: an agent's would be used up by 100 calls, and
+code that goes on for ever is bounded by its log (`flow.MAX_ENTRIES`)."""
 
 
 class Workflow(Agent, Generic[R]):
@@ -35,6 +49,8 @@ class Workflow(Agent, Generic[R]):
 
     Calling it calls the plain function.
     """
+
+    run_kind: ClassVar = RunKind.WORKFLOW
 
     def __init__(
         self,
@@ -66,7 +82,7 @@ class Workflow(Agent, Generic[R]):
             instructions,
             tools,
             input=input_type,
-            limits=limits,
+            limits=limits or LIMITS,
             queue=queue,
             think_timeout_seconds=think_timeout_seconds,
             step_deadline_seconds=step_deadline_seconds,

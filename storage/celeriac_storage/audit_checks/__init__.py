@@ -15,6 +15,7 @@ from celeriac_storage.audit_checks import (
     rollbacks,
     runs,
     waits,
+    workflows,
 )
 from celeriac_storage.audit_checks.check import Check
 
@@ -23,6 +24,7 @@ CHECKS: tuple[Check, ...] = (
     effects.IN_FLIGHT,
     history.EVENT_NUMBERS,
     history.TERMINAL_EVENT,
+    workflows.ENTRY_NUMBERS,
     effects.ONE_EFFECT,
     effects.EFFECT_OUTCOME,
     effects.ATTEMPTS,
@@ -32,6 +34,9 @@ CHECKS: tuple[Check, ...] = (
     rollbacks.UNDOS,
     rollbacks.ONE_ROLLBACK,
     waits.CHILDREN,
+    workflows.MADE_BY,
+    workflows.ENTRY_ENDS,
+    workflows.TAKEN_MAIL,
     runs.RUN_OUTCOME,
     decisions.DECISIONS,
     decisions.PROPOSALS,
@@ -46,6 +51,7 @@ CHECKS: tuple[Check, ...] = (
     hashes.CHECKPOINT_HASHES,
     hashes.MESSAGE_HASHES,
     hashes.RESULT_HASHES,
+    hashes.ENTRY_HASHES,
     hashes.FINGERPRINTS,
     hashes.APPROVAL_HASHES,
     memories.HASHES,
@@ -58,6 +64,8 @@ CHECKS: tuple[Check, ...] = (
     waits.WAITING_PARENTS,
     waits.TIMERS,
     waits.FIRES,
+    workflows.WAITING_WORKFLOWS,
+    workflows.ENTRY_TIMERS,
     runs.USE_COUNTED,
     waits.CHILD_USE,
     runs.LIMITS,

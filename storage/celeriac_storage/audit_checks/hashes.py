@@ -44,6 +44,20 @@ RESULT_HASHES = Check(
     """,
 )
 
+ENTRY_HASHES = Check(
+    7,
+    "the hash of what came of an entry of a log is that of its result, and so is what was told",
+    """
+    SELECT run_id, format('entry %%s.%%s', generation, number) AS detail
+    FROM celeriac.activities
+    WHERE erased_at IS NULL
+        AND result_hash IS DISTINCT FROM sha256(convert_to(result::text, 'UTF8'))
+    UNION ALL
+    SELECT run_id, format('mail %%s', mail_id) FROM celeriac.mailbox
+    WHERE erased_at IS NULL AND hash <> sha256(convert_to(body::text, 'UTF8'))
+    """,
+)
+
 FINGERPRINTS = Check(
     7,
     "an effect's fingerprint is that of its tool, version and arguments",

@@ -70,6 +70,8 @@ ORPHANS = Check(
         UNION ALL SELECT run_id, 'approvals' FROM celeriac.approvals
         UNION ALL SELECT run_id, 'recalls' FROM celeriac.recalls
         UNION ALL SELECT run_id, 'selections' FROM celeriac.selections
+        UNION ALL SELECT run_id, 'activities' FROM celeriac.activities
+        UNION ALL SELECT run_id, 'mailbox' FROM celeriac.mailbox
     ) AS row_of
     WHERE NOT EXISTS (SELECT FROM celeriac.runs WHERE runs.run_id = row_of.run_id)
     GROUP BY run_id, source

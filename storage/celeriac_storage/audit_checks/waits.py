@@ -31,7 +31,10 @@ CHILDREN = Check(
     SELECT run_id, format('it answers call %%s of run %%s, which is no such call', parent_call_id,
         parent_run_id)
     FROM celeriac.runs AS child
-    WHERE parent_call_id IS NOT NULL AND NOT EXISTS (
+    WHERE parent_call_id IS NOT NULL AND NOT EXISTS (  -- of a workflow: `workflows.MADE_BY`
+        SELECT FROM celeriac.runs AS workflow
+        WHERE workflow.run_id = child.parent_run_id AND workflow.kind = 'workflow'
+    ) AND NOT EXISTS (
         SELECT FROM celeriac.effects AS effect JOIN celeriac.runs AS parent USING (run_id)
         WHERE (effect.run_id, effect.call_id) = (child.parent_run_id, child.parent_call_id)
             AND flags ? 'child' AND child.depth = parent.depth + 1
@@ -58,7 +61,23 @@ CHILD_USE = Check(
             -- Of one that was told after its parent's end nothing is added any more.
             AND effect.settled_at < coalesce(parent.finished_at, 'infinity')
     ) AS children
-    WHERE (child_steps_used, child_tool_calls_used, child_tokens_used)
+    WHERE kind <> 'workflow' AND (child_steps_used, child_tool_calls_used, child_tokens_used)
+        <> (steps, tool_calls, tokens)
+    UNION ALL
+    SELECT run_id, format('the workflow says %%s steps, %%s tool calls and %%s tokens; its runs '
+        '%%s, %%s and %%s', child_steps_used, child_tool_calls_used, child_tokens_used, steps,
+        tool_calls, tokens)
+    FROM celeriac.runs AS workflow, LATERAL (
+        SELECT coalesce(sum(child.step + child.child_steps_used), 0) AS steps,
+            coalesce(sum(child.tool_calls_used + child.child_tool_calls_used), 0) AS tool_calls,
+            coalesce(sum(child.input_tokens_used + child.output_tokens_used
+                + child.child_tokens_used), 0) AS tokens
+        FROM celeriac.activities AS entry JOIN celeriac.runs AS child ON child.run_id = made_by
+        WHERE entry.run_id = workflow.run_id AND child.parent_run_id = workflow.run_id
+            AND entry.told IS NOT NULL
+    ) AS made
+    WHERE kind = 'workflow' AND pruned_at IS NULL
+        AND (child_steps_used, child_tool_calls_used, child_tokens_used)
         <> (steps, tool_calls, tokens)
     """,
 )

@@ -1,0 +1,293 @@
+"""The log of a workflow as rows: read by its next turn, written by the commit of one.
+
+Whoever writes here has locked the workflow's run. What a run is to do for an entry is inserted with
+it, in one statement however many there are, so that neither is ever there without the other.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from celeriac.codec import JsonValue, dumps
+from celeriac.ids import CallId, RunId, call_id
+from celeriac.states import EffectState, Phase
+from celeriac.workflows.entry import Asked, Entry, EntryKind
+from celeriac_storage import approvals, run_events
+from celeriac_storage.approvals import Proposal
+from celeriac_storage.claims import Claim
+from celeriac_storage.database import fetch_row
+from celeriac_storage.dispatch import Due
+from celeriac_storage.step_record import Event, PlannedEffect
+
+FIRST_CALL = call_id(0, 0)
+"""Of an activity's run: the only one that it has."""
+
+
+def entry_id(generation: int, number: int) -> CallId:
+    """By which the run that makes an entry, and its timer, name it."""
+    return CallId(f"{generation}.{number}")
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A line of the log, and with which others the code waits for it, if it does."""
+
+    entry: Entry
+    wait_group: int | None
+
+
+def load(
+    connection: Connection, claim: Claim, *, from_number: int = 0, from_told: int = 0
+) -> list[Logged]:
+    """The entries from `from_number` on, and the earlier ones whose end is the `from_told`th or
+    later, in the order of their numbers: as of one moment."""
+    rows: Sequence[Any] = connection.exec_driver_sql(
+        """
+        SELECT number, kind, name, arguments, told,
+            CASE WHEN result_artifact IS NULL THEN result
+                ELSE convert_from(content, 'UTF8')::jsonb END,
+            error, wait_group
+        FROM (
+            SELECT * FROM celeriac.activities
+            WHERE run_id = %(run_id)s AND generation = %(generation)s
+                AND number >= %(from_number)s
+            UNION ALL
+            SELECT * FROM celeriac.activities
+            WHERE run_id = %(run_id)s AND generation = %(generation)s
+                AND number < %(from_number)s AND told >= %(from_told)s
+        ) AS entry LEFT JOIN celeriac.artifacts ON hash = result_artifact
+        ORDER BY number
+        """,
+        {
+            "run_id": claim.run_id,
+            "generation": claim.generation,
+            "from_number": from_number,
+            "from_told": from_told,
+        },
+    ).fetchall()
+    return [
+        Logged(_entry(number, EntryKind(kind), *values), wait_group)
+        for number, kind, *values, wait_group in rows
+    ]
+
+
+def _entry(
+    number: int,
+    kind: EntryKind,
+    name: str,
+    arguments: JsonValue,
+    told: int | None,
+    result: JsonValue,
+    error: dict[str, JsonValue] | None,
+) -> Entry:
+    if kind.is_answered_at_once:
+        return Entry(Asked(number, kind, name, arguments, result))
+    return Entry(Asked(number, kind, name, arguments), told, result, error)
+
+
+def load_input(connection: Connection, claim: Claim) -> JsonValue:
+    """What the code of this generation began with."""
+    value: JsonValue = connection.exec_driver_sql(
+        "SELECT CASE WHEN generation = 0 THEN input ELSE generation_input END"
+        " FROM celeriac.runs WHERE run_id = %s",
+        (claim.run_id,),
+    ).scalar_one()
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class NewEntry:
+    """A line to be added, with what is to come of it."""
+
+    asked: Asked
+    wait_group: int | None = None
+    made_by: RunId | None = None  # the run that makes it
+    call: PlannedEffect | None = None  # that this run is made of, if it is an activity's
+    proposal: Proposal | None = None  # of a call that people are to decide about
+    events: Sequence[Event] = ()  # of that run, about the proposal
+    due_at: datetime | None = None  # of a timer; or
+    due_seconds: float | None = None  # from now
+
+
+def write(connection: Connection, claim: Claim, new: Sequence[NewEntry]) -> list[Due]:
+    """Add the entries, the timers that they wait for, and the runs of activities, which are marked
+    as published: the steps to publish. Needs the transaction of the turn's commit.
+
+    Runs of agents and workflows are started by themselves, before (`starting.start_child`).
+    """
+    if not new:
+        return []
+    parent = fetch_row(
+        connection,
+        _WRITE,
+        {
+            "run_id": claim.run_id,
+            "generation": claim.generation,
+            "step": claim.step,
+            "call_id": FIRST_CALL,
+            "asked": dumps([_row(claim, entry) for entry in new]),
+        },
+    )
+    assert parent is not None
+    for entry in new:
+        if entry.proposal is not None:
+            assert entry.made_by is not None
+            _propose(connection, claim, entry.made_by, entry)
+    return [
+        Due(entry.made_by, 0, claim.queue)
+        for entry in new
+        if entry.call is not None and entry.proposal is None and entry.made_by is not None
+    ]
+
+
+def count_children(connection: Connection, run_id: RunId, count: int) -> None:
+    """Count what the turn starts of agents and workflows, in the transaction of its commit."""
+    if count:
+        connection.exec_driver_sql(
+            "UPDATE celeriac.runs SET children_started = children_started + %s WHERE run_id = %s",
+            (count, run_id),
+        )
+
+
+def regroup(connection: Connection, claim: Claim, groups: Mapping[int, int | None]) -> None:
+    """Say with which others the code waits for these entries now, of those that were there
+    before."""
+    if not groups:
+        return
+    connection.exec_driver_sql(
+        """
+        UPDATE celeriac.activities AS entry SET wait_group = changed.wait_group
+        FROM unnest(%(numbers)s::int[], %(groups)s::int[]) AS changed (number, wait_group)
+        WHERE run_id = %(run_id)s AND generation = %(generation)s
+            AND entry.number = changed.number AND told IS NULL
+        """,
+        {
+            "run_id": claim.run_id,
+            "generation": claim.generation,
+            "numbers": list(groups),
+            "groups": list(groups.values()),
+        },
+    )
+
+
+def continue_as_new(connection: Connection, claim: Claim, value: JsonValue) -> None:
+    """Begin the next generation, with an empty log. What the last one waited for is not waited for
+    any more. Needs the transaction of the turn's commit."""
+    connection.exec_driver_sql(
+        "UPDATE celeriac.activities SET wait_group = NULL WHERE run_id = %s AND generation = %s"
+        " AND wait_group IS NOT NULL AND told IS NULL",
+        (claim.run_id, claim.generation),
+    )
+    connection.exec_driver_sql(
+        "UPDATE celeriac.runs SET generation = generation + 1, told = 0,"
+        " generation_input = %s::jsonb WHERE run_id = %s",
+        (dumps(value), claim.run_id),
+    )
+
+
+def _row(claim: Claim, new: NewEntry) -> dict[str, JsonValue]:
+    asked, call = new.asked, new.call
+    row: dict[str, JsonValue] = {
+        "number": asked.number,
+        "kind": asked.kind.value,
+        "name": asked.name,
+        "fingerprint": asked.fingerprint,
+        "made_by": new.made_by,
+        "wait_group": new.wait_group,
+        "entry_id": entry_id(claim.generation, asked.number),
+    }
+    if asked.arguments is not None:
+        row["arguments"] = asked.arguments
+    if asked.kind.is_answered_at_once:
+        row["value"] = asked.value
+    if asked.kind is EntryKind.TIMER:
+        row["due_seconds"] = new.due_seconds
+        row["due_at"] = None if new.due_at is None else new.due_at.isoformat()
+    if call is not None:
+        row["call"] = {
+            "tool": call.tool,
+            "tool_version": call.tool_version,
+            "kind": call.kind.value,
+            "flags": call.flags,
+            "arguments": call.arguments,
+            "state": call.state.value,
+            "requirement": call.requirement,
+            "error": call.error,
+            "waits": call.state is EffectState.PROPOSED,
+        }
+    return row
+
+
+_WRITE = """
+WITH asked AS MATERIALIZED (
+    SELECT value, entry.*, value -> 'call' AS call, (value #>> '{call,waits}')::boolean AS waits
+    FROM jsonb_array_elements(%(asked)s::jsonb) AS value, jsonb_to_record(value) AS entry (
+        number int, kind text, name text, fingerprint text, made_by text, wait_group int,
+        entry_id text, due_seconds float8, due_at timestamptz)
+), timer AS (
+    INSERT INTO celeriac.timers (run_id, timer_id, due_at)
+    SELECT %(run_id)s, entry_id,
+        coalesce(due_at, clock_timestamp() + make_interval(secs => due_seconds))
+    FROM asked WHERE kind = 'timer'
+), run AS (
+    INSERT INTO celeriac.runs (run_id, tenant_id, user_id, thread_id, root_run_id, parent_run_id,
+        parent_call_id, depth, kind, agent, status, phase, resume_phase, queue, limits,
+        published_at, publish_count, message_count, last_event_seq, tool_calls_used, deadline_at,
+        traceparent)
+    SELECT made_by, tenant_id, user_id, thread_id, root_run_id, run_id, entry_id, depth + 1,
+        'activity', agent, CASE WHEN waits THEN 'paused' ELSE 'queued' END,
+        CASE WHEN waits THEN 'waiting_approval' ELSE 'waiting_tool' END,
+        CASE WHEN waits THEN 'waiting_tool' END, queue, '{}',
+        CASE WHEN NOT waits THEN clock_timestamp() END, (NOT waits)::int, 0, 1, 1, deadline_at,
+        traceparent
+    FROM asked, (SELECT * FROM celeriac.runs WHERE run_id = %(run_id)s) AS parent
+    WHERE call IS NOT NULL
+), event AS (
+    INSERT INTO celeriac.events (run_id, seq, type, data)
+    SELECT made_by, 1, 'run.created', jsonb_build_object('agent', agent, 'thread_id', thread_id,
+        'parent_run_id', run_id, 'parent_call_id', entry_id)
+    FROM asked, (SELECT * FROM celeriac.runs WHERE run_id = %(run_id)s) AS parent
+    WHERE call IS NOT NULL
+), effect AS (
+    INSERT INTO celeriac.effects (run_id, call_id, step, call_index, provider_call_id, tool,
+        tool_version, kind, flags, arguments, fingerprint, state, requirement, error, settled_at)
+    SELECT made_by, %(call_id)s, 0, 0, entry_id, effect.tool, effect.tool_version, effect.kind,
+        effect.flags, effect.arguments, sha256(convert_to(concat_ws(E'\\n', effect.tool,
+            effect.tool_version, effect.arguments::text), 'UTF8')), effect.state,
+        effect.requirement, effect.error,
+        CASE WHEN effect.state = 'invalid' THEN clock_timestamp() END
+    FROM asked, jsonb_to_record(call) AS effect (tool text, tool_version text, kind text,
+        flags jsonb, arguments jsonb, state text, requirement jsonb, error jsonb)
+    WHERE call IS NOT NULL
+), log AS (
+    INSERT INTO celeriac.activities (run_id, generation, number, kind, name, arguments,
+        fingerprint, step, made_by, wait_group, result, result_hash)
+    SELECT %(run_id)s, %(generation)s, number, kind, name, value -> 'arguments',
+        decode(fingerprint, 'hex'), %(step)s, made_by, wait_group, value -> 'value',
+        sha256(convert_to((value -> 'value')::text, 'UTF8'))
+    FROM asked
+)
+SELECT count(*) FROM asked
+"""
+
+
+def _propose(connection: Connection, claim: Claim, run_id: RunId, new: NewEntry) -> None:
+    assert new.proposal is not None
+    connection.exec_driver_sql(
+        approvals.INSERT.format(
+            effects="(SELECT * FROM celeriac.effects WHERE run_id = %(run_id)s)"
+        ),
+        {
+            "run_id": run_id,
+            "tenant_id": claim.tenant_id,
+            "user_id": claim.user_id,
+            "is_terminal": False,
+            "proposed": dumps([new.proposal.to_row()]),
+        },
+    )
+    paused: dict[str, JsonValue] = {"phase": Phase.WAITING_APPROVAL}
+    events = [(event.type, event.data) for event in new.events]
+    run_events.append(connection, run_id, [*events, ("run.paused", paused)], is_request=False)

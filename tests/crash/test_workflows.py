@@ -1,0 +1,115 @@
+"""Workers die around and in the turns and activities of workflows: what was done is done once."""
+
+import pytest
+
+from celeriac.reports import Run
+from tests.crash import workflow_agents as agents
+from tests.crash.stack import DONE_SECONDS, Stack, count_killed
+from tests.waiting import eventually
+
+LABELS = [str(number) for number in range(agents.ACTIVITIES)]
+TURN = [
+    "step.before_claim",
+    "step.after_claim",
+    "step.after_load",
+    "turn.after_code",
+    "step.before_commit",
+    "turn.before_commit",
+    "step.after_commit",
+]
+# The workflow alone comes to a step above 0; of step 0, its own turn comes first.
+PLACES = [f"{point}@{turn}" for turn in range(agents.ACTIVITIES + 1) for point in TURN]
+
+
+def executions(stack: Stack, run_id: str) -> list[str]:
+    """The labels that activities of the run have written in their own transactions, in order."""
+    rows = stack.query(
+        "SELECT label FROM crash.tally JOIN celeriac.runs USING (run_id)"
+        " WHERE parent_run_id = %s ORDER BY tally.ctid",
+        run_id,
+    )
+    return [label for (label,) in rows]
+
+
+def looks(stack: Stack, run_id: str) -> dict[str, int]:
+    """How often each read has begun, by the number of its entry."""
+    rows = stack.query(
+        "SELECT parent_call_id, count(*) FROM crash.calls JOIN celeriac.runs USING (run_id)"
+        " WHERE parent_run_id = %s GROUP BY parent_call_id ORDER BY parent_call_id",
+        run_id,
+    )
+    return dict(rows)
+
+
+def activities(stack: Stack, run: Run) -> list[tuple[str, int, str]]:
+    """Each activity's run: the tool, how many attempts it took, how it ended."""
+    return stack.query(
+        "SELECT tool, attempt, status FROM celeriac.runs JOIN celeriac.effects USING (run_id)"
+        " WHERE parent_run_id = %s ORDER BY created_at, parent_call_id",
+        run.run_id,
+    )
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_workflow_survives_a_kill_at_every_point_of_every_turn(stack: Stack, place: str) -> None:
+    stack.start_scheduler()
+    workers = stack.processes.start_workers(2, agents.__name__, test_points=f"{place}=kill")
+
+    run = stack.completed(stack.start("counting", None))
+
+    eventually(lambda: count_killed(workers), until=lambda killed: killed == 1,
+               deadline_seconds=DONE_SECONDS, what="one death")  # fmt: skip
+    assert stack.processes.reached(place)
+    assert run.result == LABELS
+    assert executions(stack, run.run_id) == LABELS
+    assert activities(stack, run) == [("tally", 1, "completed")] * agents.ACTIVITIES
+    assert stack.violations() == []
+
+
+# features: 004-04
+@pytest.mark.parametrize("at", range(agents.ACTIVITIES))
+def test_a_kill_in_each_activity_repeats_no_other_one(stack: Stack, at: int) -> None:
+    stack.start_scheduler()
+    workers = stack.processes.start_workers(2, agents.__name__)
+
+    run = stack.completed(stack.start("dying", at))
+
+    assert count_killed(workers) == 1
+    assert run.result == LABELS
+    assert executions(stack, run.run_id) == LABELS
+    assert looks(stack, run.run_id) == {
+        f"0.{2 * number}": 2 if number == at else 1 for number in range(agents.ACTIVITIES)
+    }
+    assert stack.violations() == []
+
+
+# features: 004-17
+def test_three_siblings_overlap_in_time_on_two_workers(stack: Stack) -> None:
+    stack.start_scheduler()
+    stack.processes.start_workers(2, agents.__name__, slots=2)
+
+    run_id = stack.start("meeting", None)
+    eventually(
+        lambda: stack.query("SELECT DISTINCT worker_id FROM celeriac.runs WHERE status = 'running'"
+                            " AND parent_run_id = %s", run_id),
+        until=lambda workers: len(workers) == 2, deadline_seconds=DONE_SECONDS,
+        what="two workers that make activities",
+    )  # fmt: skip
+    eventually(lambda: sum(looks(stack, run_id).values()), until=lambda n: n == agents.SIBLINGS,
+               deadline_seconds=DONE_SECONDS, what="all siblings begun")  # fmt: skip
+    stack.open_gate("meeting")
+
+    run = stack.completed(run_id)
+
+    # Each began before any had ended.
+    ((latest_begin, first_end),) = stack.query(
+        "SELECT max(started_at), min(committed_at) FROM celeriac.checkpoints"
+        " JOIN celeriac.runs USING (run_id) JOIN celeriac.effects USING (run_id)"
+        " WHERE parent_run_id = %s AND tool = 'meet'".replace(
+            "started_at", "checkpoints.started_at"
+        ),
+        run_id,
+    )
+    assert latest_begin < first_end
+    assert executions(stack, run.run_id) == ["0", "1", "2"]
+    assert stack.violations() == []

@@ -1,0 +1,83 @@
+"""Workflows whose workers are killed (`test_workflows`), and how often what they asked for ran."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from celeriac import ToolContext, WorkflowContext, tool, workflow
+from tests.crash.agents import QUEUE, _noted, _wait_until_open, notify, tally, wait_at
+
+ACTIVITIES = 3
+SIBLINGS = 3
+
+
+@tool(effect="none")
+def look_and_die(ctx: ToolContext, label: str, dies: bool) -> str:
+    """Read, and if that is asked for, kill this process in the middle of the call, once."""
+    with _noted(ctx):
+        if dies and _is_first(ctx, label):
+            os.killpg(os.getpgid(0), signal.SIGKILL)
+    return label
+
+
+@tool(effect="none")
+def meet(ctx: ToolContext, label: str) -> str:
+    """Begin, and end when the test opens the gate."""
+    with _noted(ctx):
+        _wait_until_open("meeting")
+    return label
+
+
+def _is_first(ctx: ToolContext, label: str) -> bool:
+    try:
+        (Path(os.environ["CELERIAC_TEST_POINTS_DIR"]) / f"{ctx.run_id}-{label}").open("x").close()
+    except FileExistsError:
+        return False
+    return True
+
+
+@workflow(tools=[tally], queue=QUEUE)
+async def counting(ctx: WorkflowContext) -> list[str]:
+    """One after another."""
+    return [await ctx.activity(tally, label=str(number)) for number in range(ACTIVITIES)]
+
+
+@workflow(tools=[tally, look_and_die], queue=QUEUE)
+async def dying(ctx: WorkflowContext, at: int) -> list[str]:
+    """One after another, and the call of the one at `at` kills its worker."""
+    labels = []
+    for number in range(ACTIVITIES):
+        label = await ctx.activity(look_and_die, label=str(number), dies=number == at)
+        labels.append(await ctx.activity(tally, label=label))
+    return labels
+
+
+@workflow(tools=[meet, tally], queue=QUEUE)
+async def meeting(ctx: WorkflowContext) -> list[str]:
+    """Side by side."""
+    met = await ctx.gather(*(ctx.activity(meet, label=str(n)) for n in range(SIBLINGS)))
+    return [await ctx.activity(tally, label=label) for label in met]
+
+
+@workflow(tools=[notify, tally], queue=QUEUE)
+async def notifying(ctx: WorkflowContext, order_id: str) -> str:
+    """One call outside, between two of this database."""
+    await ctx.activity(tally, label="before")
+    told = await ctx.activity(notify, order_id=order_id)
+    await ctx.activity(tally, label="after")
+    return told
+
+
+@workflow(tools=[wait_at, tally], queue=QUEUE)
+async def branching(ctx: WorkflowContext) -> dict[str, Any]:
+    """Branches that end in any order, and go on by themselves."""
+
+    async def branch(label: str) -> str:
+        first = await ctx.activity(tally, label=f"{label}1")
+        second = await ctx.activity(tally, label=f"{label}2")
+        return f"{first} {second}"
+
+    at = ctx.now()
+    left, right = await ctx.gather(branch("a"), branch("b"))
+    return {"left": left, "right": right, "is_same_time": at <= ctx.now()}

@@ -1,0 +1,571 @@
+"""Workflows on a worker in the test's own process, step by step."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from celeriac import Agent, Approval, Limits, ToolError, WorkflowContext, tool, workflow
+from celeriac.errors import ActivityFailed, Conflict, NotAllowed
+from celeriac.ids import DEFAULT_TENANT, RunId, UserId
+from celeriac.scripted import ScriptedModel, say
+from celeriac.states import Phase, RunStatus
+from celeriac_storage import deadlines, mailbox, principals, timers
+from celeriac_storage.audit import audit
+from celeriac_storage.audit_checks import workflows as workflow_checks
+from celeriac_tasks.live_flow import FlowCache
+from celeriac_tasks.step import take_step
+from tests.family import Family
+from tests.integration.test_audit import damage
+from tests.worker_in_process import Worker
+
+
+@tool(effect="none")
+def double(number: int) -> int:
+    """Double a number."""
+    return 2 * number
+
+
+@tool(effect="external")
+def ship(sku: str) -> str:
+    """Ship something."""
+    return f"{sku} is shipped"
+
+
+@tool(effect="none")
+def refuse(why: str) -> str:
+    """Never do it."""
+    raise ToolError(why)
+
+
+@tool(effect="external", approval=Approval())
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+writer = Agent("writer", ScriptedModel([say("a poem")]))
+
+
+@workflow(tools=[double, ship])
+async def two_steps(ctx: WorkflowContext, number: int) -> str:
+    doubled = await ctx.activity(double, number=number)
+    return await ctx.activity(ship, sku=f"sku-{doubled}")
+
+
+@workflow(tools=[double])
+async def fan(ctx: WorkflowContext, count: int) -> int:
+    return sum(await ctx.gather(*[ctx.activity(double, number=n) for n in range(count)]))
+
+
+@workflow(tools=[refuse])
+async def careful(ctx: WorkflowContext, catches: bool) -> str:
+    try:
+        return await ctx.activity(refuse, why="not today")
+    except ActivityFailed as failed:
+        if not catches:
+            raise
+        return f"{failed.kind}: {failed.message}"
+
+
+@workflow(tools=[pay])
+async def paying(ctx: WorkflowContext, amount: int) -> str:
+    try:
+        return await ctx.activity(pay, amount=amount)
+    except ActivityFailed as failed:
+        return failed.kind
+
+
+@workflow(tools=[double])
+async def deciding(ctx: WorkflowContext) -> dict[str, Any]:
+    decision = await ctx.wait_approval(
+        "launch it", {"at": "noon"}, approval=Approval(roles=["ops"])
+    )
+    return {"is_approved": decision.is_approved, "arguments": decision.arguments}
+
+
+@workflow
+async def sleepy(ctx: WorkflowContext) -> str:
+    await ctx.sleep(timedelta(hours=1))
+    return "awake"
+
+
+@workflow
+async def listening(ctx: WorkflowContext) -> list[Any]:
+    return [await ctx.wait_event("paid"), await ctx.wait_event("paid")]
+
+
+@workflow
+async def impatient(ctx: WorkflowContext) -> Any:
+    for _ in range(3):
+        try:
+            return await ctx.wait_event("paid", timeout=timedelta(hours=1))
+        except TimeoutError:
+            pass
+    return "never paid"
+
+
+@workflow(agents=[writer, two_steps], model=ScriptedModel([say("an answer")]))
+async def manager(ctx: WorkflowContext) -> list[Any]:
+    poem, shipped = await ctx.gather(ctx.child(writer, "write"), ctx.child(two_steps, 1))
+    return [poem, shipped, await ctx.model("What now?")]
+
+
+@workflow(tools=[double])
+async def generations(ctx: WorkflowContext, left: int) -> str:
+    await ctx.activity(double, number=left)
+    if left:
+        ctx.continue_as_new(left - 1)
+    return "the last one"
+
+
+CHANGED: list[str] = []
+DURING: list[Callable[[], None]] = []
+
+
+@workflow(tools=[double])
+async def changing(ctx: WorkflowContext) -> str:
+    if CHANGED:
+        await ctx.activity(double, number=1)
+    await ctx.sleep(60)
+    return "slept"
+
+
+@workflow(tools=[pay])
+async def hasty(ctx: WorkflowContext) -> str:
+    left = ctx.activity(pay, amount=1)
+    await ctx.sleep(1)
+    return "left" if not left.is_kept else "done"
+
+
+@workflow(tools=[double])
+async def racing(ctx: WorkflowContext) -> list[int]:
+    first, second = ctx.activity(double, number=1), ctx.activity(double, number=2)
+    results = [await first]
+    if DURING:
+        DURING.pop()()
+    return [*results, await second]
+
+
+@workflow(tools=[double])
+async def everything(ctx: WorkflowContext, number: int) -> dict[str, Any]:
+    async def branch(start: int) -> int:
+        doubled = await ctx.activity(double, number=start)
+        return await ctx.activity(double, number=doubled)
+
+    at = ctx.now()
+    both = await ctx.gather(branch(number), branch(number + 1))
+    await ctx.sleep(60)
+    last = await ctx.activity(double, number=sum(both))
+    return {"last": last, "is_later": ctx.now() >= at}
+
+
+@workflow(tools=[double])
+async def audited(ctx: WorkflowContext) -> str:
+    await ctx.activity(double, number=1)
+    await ctx.wait_event("paid")
+    await ctx.sleep(3600)
+    return "never"
+
+
+WORKFLOWS: list[Agent] = [
+    two_steps, fan, careful, paying, deciding, sleepy, listening, impatient, manager, writer,
+    generations, changing, hasty, racing, everything, audited,
+]  # fmt: skip
+
+
+@pytest.fixture
+def family(database_url: str, broker_url: str) -> Iterator[Family]:
+    family = Family(database_url, broker_url, WORKFLOWS)
+    try:
+        yield family
+        assert family.violations() == []
+    finally:
+        family.close()
+
+
+def ended(family: Family, run_id: str) -> tuple[RunStatus, Any]:
+    run = family.run(run_id)
+    return run.status, run.result if not isinstance(run.error, dict) else run.error["kind"]
+
+
+def let_time_pass(family: Family) -> None:
+    """All timers that are set are due, and fire."""
+    family.execute("UPDATE celeriac.timers SET due_at = clock_timestamp() WHERE fired_at IS NULL")
+    with family.database.begin() as connection:
+        timers.fire_entries(connection)
+
+
+def tell(family: Family, run_id: str, data: Any, key: str | None = None) -> None:
+    with family.database.begin() as connection:
+        mailbox.send(connection, RunId(run_id), "paid", data, UserId("shop"), key)
+
+
+def test_a_workflow_goes_from_activity_to_activity(family: Family) -> None:
+    run_id = family.start("two_steps", 21)
+    assert family.run(run_id).phase is Phase.WAITING_CODE
+    family.step(run_id)
+    waiting = family.run(run_id)
+    assert (waiting.status, waiting.phase) == (RunStatus.PAUSED, Phase.WAITING_ACTIVITY)
+
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, "sku-42 is shipped")
+    assert family.events(run_id) == [
+        "run.created", "activity.started", "run.paused", "activity.completed", "run.woken",
+        "activity.started", "run.paused", "activity.completed", "run.woken", "run.completed",
+    ]  # fmt: skip
+
+
+def test_a_group_wakes_its_workflow_once(family: Family) -> None:
+    run_id = family.start("fan", 20)
+
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, 380)
+    assert family.events(run_id).count("run.woken") == 1
+    assert [step.kind for step in family.run(run_id).steps] == ["flow", "flow"]
+
+
+@pytest.mark.parametrize(
+    ("catches", "expected"),
+    [
+        (True, (RunStatus.COMPLETED, "tool_error: not today")),
+        (False, (RunStatus.FAILED, "activity_failed")),
+    ],
+)
+def test_a_failed_activity_is_raised_in_the_code(
+    family: Family, catches: bool, expected: object
+) -> None:
+    run_id = family.start("careful", catches)
+
+    family.go_on()
+
+    assert ended(family, run_id) == expected
+
+
+def test_an_activity_waits_for_people_as_any_call(family: Family) -> None:
+    run_id = family.start("paying", 5)
+    family.go_on()
+    (proposal,) = family.client.approvals()
+
+    family.client.approve(proposal.approval_id, by="bob")
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, "paid 5")
+
+
+def test_a_rejected_activity_is_raised_in_the_code(family: Family) -> None:
+    run_id = family.start("paying", 5)
+    family.go_on()
+    (proposal,) = family.client.approvals()
+
+    family.client.reject(proposal.approval_id, by="bob", reason="too much")
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, "rejected")
+
+
+def test_a_workflow_sleeps_without_a_worker(family: Family) -> None:
+    run_id = family.start("sleepy", None)
+    family.go_on()
+    assert family.run(run_id).phase is Phase.WAITING_ACTIVITY
+
+    let_time_pass(family)
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, "awake")
+
+
+def test_events_wait_for_the_code_and_the_code_for_events(family: Family) -> None:
+    run_id = family.start("listening", None)
+    tell(family, run_id, {"cents": 1}, key="first")
+    tell(family, run_id, {"cents": 1}, key="first")
+    family.go_on()
+    assert family.run(run_id).phase is Phase.WAITING_ACTIVITY
+
+    tell(family, run_id, {"cents": 2})
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, [{"cents": 1}, {"cents": 2}])
+
+
+def test_an_event_that_comes_when_its_time_is_up_is_for_the_next_who_waits(family: Family) -> None:
+    run_id = family.start("impatient", None)
+    family.go_on()
+    let_time_pass(family)
+    assert family.run(run_id).status is RunStatus.QUEUED
+    tell(family, run_id, "late")
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, "late")
+
+
+def test_a_workflow_starts_agents_and_workflows_and_asks_its_model(family: Family) -> None:
+    run_id = family.start("manager", None)
+
+    family.go_on()
+
+    assert ended(family, run_id) == (
+        RunStatus.COMPLETED,
+        ["a poem", "sku-2 is shipped", "an answer"],
+    )
+    assert sorted(child.agent for child in family.run(run_id).children) == [
+        "manager", "two_steps", "two_steps", "two_steps", "writer",
+    ]  # fmt: skip
+
+
+def test_a_workflow_begins_again_as_new(family: Family) -> None:
+    run_id = family.start("generations", 2)
+
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, "the last one")
+    assert family.rows(
+        "SELECT generation, number, arguments FROM celeriac.activities WHERE run_id = %s"
+        " ORDER BY 1, 2",
+        run_id,
+    ) == [(0, 0, {"number": 2}), (1, 0, {"number": 1}), (2, 0, {"number": 0})]
+
+
+def grant(family: Family, person: str, role: str) -> None:
+    with family.database.begin() as connection:
+        principals.set_principal(
+            connection,
+            DEFAULT_TENANT,
+            UserId(person),
+            roles=[role],
+            permissions={"*": []},
+            is_disabled=False,
+            by=UserId("root"),
+        )
+
+
+def test_people_decide_for_the_code(family: Family) -> None:
+    run_id = family.start("deciding", None)
+    family.go_on()
+    (proposal,) = family.client.approvals()
+    assert (proposal.intent, proposal.requirement["roles"]) == ("launch it", ["ops"])
+    with pytest.raises(NotAllowed):
+        family.client.approve(proposal.approval_id, by="bob")
+    grant(family, "bob", "ops")
+
+    family.client.approve(proposal.approval_id, by="bob")
+    family.go_on()
+
+    decided = {"is_approved": True, "arguments": {"at": "noon"}}
+    assert ended(family, run_id) == (RunStatus.COMPLETED, decided)
+
+
+def test_a_refusal_is_a_decision_too(family: Family) -> None:
+    run_id = family.start("deciding", None)
+    family.go_on()
+    (proposal,) = family.client.approvals()
+    grant(family, "bob", "ops")
+
+    family.client.reject(proposal.approval_id, by="bob", reason="not at noon")
+    family.go_on()
+
+    assert ended(family, run_id) == (
+        RunStatus.COMPLETED,
+        {"is_approved": False, "arguments": {}},
+    )
+
+
+def test_a_cold_replay_does_the_same(family: Family) -> None:
+    warm, cold = family.start("everything", 3), family.start("everything", 3)
+    family.go_on(but=["nobody"])
+    for run_id in (warm, cold):
+        assert family.run(run_id).phase is Phase.WAITING_ACTIVITY
+    let_time_pass(family)
+    family.worker.process.flows = FlowCache(capacity=0)
+    family.go_on()
+
+    assert ended(family, cold) == ended(family, warm)
+    # Which branch came first is chance, and so are their numbers; what they asked for is not.
+    assert asked(family, cold) == asked(family, warm)
+
+
+def asked(family: Family, run_id: str) -> list[tuple[Any, ...]]:
+    return sorted((entry[1:4] for entry in log(family, run_id)), key=str)
+
+
+def log(family: Family, run_id: str) -> list[tuple[Any, ...]]:
+    return family.rows(
+        "SELECT number, kind, name, arguments, told, error FROM celeriac.activities"
+        " WHERE run_id = %s AND kind <> 'value' ORDER BY number",
+        run_id,
+    )
+
+
+def test_code_that_asks_for_something_else_needs_a_person(family: Family) -> None:
+    run_id = family.start("changing", None)
+    family.go_on()
+    CHANGED.append("now")
+    family.worker.process.flows = FlowCache()
+    let_time_pass(family)
+    family.go_on()
+    stuck = family.run(run_id)
+    assert (stuck.status, stuck.phase) == (RunStatus.NEEDS_ATTENTION, Phase.WAITING_CODE)
+    assert isinstance(stuck.error, dict)
+    assert "timer sleep" in str(stuck.error["message"])
+    assert "activity double" in str(stuck.error["message"])
+
+    CHANGED.clear()
+    family.client.retry(run_id)
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, "slept")
+
+
+def test_the_end_of_a_workflow_ends_what_it_left_open(family: Family) -> None:
+    run_id = family.start("hasty", None)
+    family.step(run_id)
+    let_time_pass(family)
+    family.step(run_id)
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, "left")
+    assert family.rows("SELECT status FROM celeriac.runs WHERE parent_run_id = %s", run_id) == [
+        ("cancelled",)
+    ]
+
+
+def test_a_cancelled_workflow_cancels_its_activities(family: Family) -> None:
+    run_id = family.start("paying", 5)
+    family.go_on()
+
+    assert family.client.cancel(run_id) is RunStatus.CANCELLED
+
+    assert family.rows("SELECT status FROM celeriac.runs WHERE parent_run_id = %s", run_id) == [
+        ("cancelled",)
+    ]
+
+
+def test_a_cancelled_activity_is_raised_in_the_code(family: Family) -> None:
+    run_id = family.start("paying", 5)
+    family.go_on()
+    ((activity,),) = family.rows("SELECT run_id FROM celeriac.runs WHERE kind = 'activity'")
+
+    family.client.cancel(activity)
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, "child_cancelled")
+
+
+def test_a_deadline_ends_a_workflow_and_what_it_waits_for(family: Family) -> None:
+    run_id = family.start("paying", 5, deadline=timedelta(hours=1))
+    family.go_on()
+    family.execute("UPDATE celeriac.runs SET deadline_at = clock_timestamp() WHERE run_id = %s",
+                   run_id)  # fmt: skip
+    with family.database.begin() as connection:
+        assert deadlines.end(connection, run_id)
+
+    assert ended(family, run_id) == (RunStatus.FAILED, "limit_exceeded")
+    assert family.rows("SELECT status FROM celeriac.runs WHERE kind = 'activity'") == [
+        ("cancelled",)
+    ]
+
+
+def test_a_workflow_has_no_model_to_talk_to(family: Family) -> None:
+    run_id = family.start("sleepy", None)
+
+    with pytest.raises(Conflict, match="hears no words"):
+        family.client.say(run_id, "hello")
+    with pytest.raises(Conflict, match="waits for no user"):
+        family.client.interrupt(run_id)
+
+
+def test_children_beyond_the_limit_end_their_workflow(family: Family) -> None:
+    run_id = family.start("manager", None, limits=Limits(children=1))
+
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.FAILED, "limit_exceeded")
+    assert family.children(run_id) == []
+
+
+def test_an_end_that_comes_in_during_a_turn_is_part_of_it(family: Family) -> None:
+    run_id = family.start("racing", None)
+    family.step(run_id)
+    first, second = family.rows(
+        "SELECT run_id FROM celeriac.runs WHERE parent_run_id = %s ORDER BY parent_call_id", run_id
+    )
+    family.step(first[0])
+    DURING.append(lambda: family.step(second[0]))  # called by the code of the next turn
+    family.step(run_id)
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, [2, 4])
+    assert [step.step for step in family.run(run_id).steps] == [0, 1]
+
+
+def test_of_two_turns_with_one_message_one_is_dropped(
+    family: Family, database_url: str, broker_url: str
+) -> None:
+    other = Worker(database_url, broker_url, WORKFLOWS)
+    other.process.start()
+    try:
+        run_id = family.start("fan", 5)
+        with ThreadPoolExecutor(2) as threads:
+            list(
+                threads.map(
+                    lambda worker: take_step(worker, run_id, 0),
+                    [family.worker.process, other.process],
+                )
+            )
+        assert len(log(family, run_id)) == 5
+        assert family.rows("SELECT count(*) FROM celeriac.runs WHERE kind = 'activity'") == [(5,)]
+        family.go_on()
+    finally:
+        other.process.stop()
+
+
+@pytest.mark.parametrize(
+    ("check", "sql", "detail"),
+    [
+        ("ENTRY_NUMBERS", "DELETE FROM celeriac.activities WHERE number = 0", "generation 0"),
+        (
+            "MADE_BY",
+            "UPDATE celeriac.activities SET made_by = 'elsewhere' WHERE number = 0",
+            "entry 0.0 is made by elsewhere",
+        ),
+        (
+            "ENTRY_ENDS",
+            """UPDATE celeriac.activities SET result = NULL, result_hash = NULL,
+                error = '{"kind": "x", "message": "y"}' WHERE number = 0""",
+            "entry 0.0 has an error",
+        ),
+        (
+            "WAITING_WORKFLOWS",
+            "UPDATE celeriac.activities SET wait_group = NULL WHERE told IS NULL",
+            "nothing that its code waits for is open",
+        ),
+        ("ENTRY_TIMERS", "UPDATE celeriac.timers SET fired_at = now()", "entry 0.2 goes on"),
+        (
+            "TAKEN_MAIL",
+            "UPDATE celeriac.mailbox SET taken_number = 0 WHERE taken_number IS NOT NULL",
+            "mail 1 has ended entry 0.0",
+        ),
+    ],
+)
+def test_each_kind_of_damage_to_a_log_is_seen(
+    database_url: str, broker_url: str, check: str, sql: str, detail: str
+) -> None:
+    family = Family(database_url, broker_url, WORKFLOWS)
+    try:
+        run_id = family.start("audited", None)
+        tell(family, run_id, "it")
+        family.go_on()
+        assert family.violations() == []
+
+        damage(family.database, sql)
+
+        found = [
+            violation
+            for violation in audit(family.database)
+            if violation.detail.startswith(getattr(workflow_checks, check).name)
+        ]
+        assert any(detail in violation.detail for violation in found)
+    finally:
+        family.close()
