@@ -35,6 +35,7 @@
     ├── SchemaMismatch          the database is not migrated, or is newer than this code
     ├── StackFailed             a server or service of `celeriac up` cannot be started
     │   └── StackRunning        another process runs the stack of this folder
+    ├── EmbedderFailed          it raised, or what it made are no vectors
     ├── NoConnection            a tool asked for a connection that its effect does not give it
     ├── ActivityFailed          raised in a workflow: something that it asked for has failed
     ├── LogFull                 a workflow has asked for more than one log can hold
@@ -192,6 +193,10 @@ class StackFailed(CeleriacError):
 
 class StackRunning(StackFailed):
     """Another process runs the stack of this folder. Nothing was touched."""
+
+
+class EmbedderFailed(CeleriacError):
+    """An embedder raised, or what it made are no vectors. Memories are found by their words."""
 
 
 class NoConnection(CeleriacError):

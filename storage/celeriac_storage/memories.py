@@ -1,5 +1,6 @@
-"""What is remembered of a user: found, listed, and forgotten; always of one owner, or of a tenant
-for those who may see that. What is deleted or expired is not there.
+"""What is remembered of a user: listed, and forgotten; always of one owner, or of a tenant for
+those who may see that. What is deleted or expired is not there. `ranking` finds what has to do with
+a question.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ from celeriac_storage.remembering import lock_owner
 
 MOST_EXPORTED = 100_000
 
-_LIVE = "deleted_at IS NULL AND (expires_at <= clock_timestamp()) IS NOT TRUE"
+LIVE = "deleted_at IS NULL AND (expires_at <= clock_timestamp()) IS NOT TRUE"
+"""Of rows of `celeriac.memories`: those that are there."""
 
 _MEMORY = f"""
 SELECT memory.user_id, memory.namespace, memory.memory_key, memory.kind, memory.version,
@@ -25,77 +27,8 @@ SELECT memory.user_id, memory.namespace, memory.memory_key, memory.kind, memory.
     memory.decision_id, decision.origin, decision.run_id, decision.call_id,
     decision.message_position, decision.approval_id, decision.proposed_by
 FROM celeriac.memories AS memory JOIN celeriac.memory_decisions AS decision USING (decision_id)
-WHERE memory.tenant_id = %(tenant_id)s AND {_LIVE}
+WHERE memory.tenant_id = %(tenant_id)s AND {LIVE}
 """
-
-
-def search(
-    connection: Connection,
-    tenant_id: TenantId,
-    owner_id: UserId,
-    query: str,
-    *,
-    namespaces: Sequence[str],
-    limit: int,
-) -> list[Memory]:
-    """The owner's memories that share a word with `query`, the best first; those that rank alike by
-    their age and key, so that the same rows come in the same order. Without a query, those changed
-    last; a query without any word, such as `%`, finds nothing.
-    """
-    if query.strip() and not query_words(query):
-        return []
-    is_any = not query.strip()
-    return _ranked(connection, tenant_id, owner_id, query, namespaces, limit, is_any=is_any)[0]
-
-
-def rank(
-    connection: Connection,
-    tenant_id: TenantId,
-    owner_id: UserId,
-    query: str,
-    *,
-    namespaces: Sequence[str],
-    limit: int,
-) -> tuple[list[Memory], int]:
-    """As `search`, and after what it finds the others, those changed last first; and how many there
-    are in all. A preference is worth knowing also where nobody mentions it."""
-    return _ranked(connection, tenant_id, owner_id, query, namespaces, limit, is_any=True)
-
-
-def _ranked(
-    connection: Connection,
-    tenant_id: TenantId,
-    owner_id: UserId,
-    query: str,
-    namespaces: Sequence[str],
-    limit: int,
-    *,
-    is_any: bool,
-) -> tuple[list[Memory], int]:
-    rows: Any = connection.exec_driver_sql(
-        f"""
-        SELECT namespace, memory_key, kind, version, content, changed_at, count(*) OVER ()
-        FROM celeriac.memories, to_tsquery('english', %(query)s) AS wanted
-        WHERE tenant_id = %(tenant_id)s AND user_id = %(owner_id)s AND {_LIVE}
-            AND namespace = ANY (%(namespaces)s) AND (%(is_any)s OR search @@ wanted)
-        ORDER BY ts_rank(search, wanted) DESC, changed_at DESC, namespace, memory_key
-        LIMIT %(limit)s
-        """,
-        {
-            "tenant_id": tenant_id,
-            "owner_id": owner_id,
-            "namespaces": list(namespaces),
-            "query": _either(query_words(query)),
-            "is_any": is_any,
-            "limit": limit,
-        },
-    ).all()
-    return [_memory(row[:6]) for row in rows], rows[0][6] if rows else 0
-
-
-def _either(wanted: Sequence[str]) -> str:
-    """Any of these words, as `to_tsquery` takes it; none holds what means something there."""
-    return " | ".join(f"'{word}'" for word in wanted)
 
 
 def still_there(
@@ -112,7 +45,7 @@ def still_there(
         FROM celeriac.memories AS memory
         JOIN unnest(%(namespaces)s::text[], %(keys)s::text[], %(versions)s::integer[])
             AS wanted (namespace, memory_key, version) USING (namespace, memory_key, version)
-        WHERE tenant_id = %(tenant_id)s AND user_id = %(owner_id)s AND {_LIVE}
+        WHERE tenant_id = %(tenant_id)s AND user_id = %(owner_id)s AND {LIVE}
         """,
         {
             "tenant_id": tenant_id,
@@ -122,7 +55,7 @@ def still_there(
             "versions": [each[2] for each in versions],
         },
     )
-    found = [_memory(row) for row in rows]
+    found = [as_memory(row) for row in rows]
     return {(memory.namespace, memory.key): memory for memory in found}
 
 
@@ -158,13 +91,18 @@ def list_memories(
             "owner_id": owner_id,
             "namespace": namespace,
             "kind": kind,
-            "query": _either(wanted),
+            "query": either(wanted),
             "is_empty": not wanted,
             "before": before,
             "limit": limit,
         },
     )
     return [_report(row) for row in rows]
+
+
+def either(wanted: Sequence[str]) -> str:
+    """Any of these words, as `to_tsquery` takes it; none holds what means something there."""
+    return " | ".join(f"'{word}'" for word in wanted)
 
 
 def read(
@@ -278,7 +216,7 @@ def unknown_memory(owner_id: str, namespace: str, key: str) -> UnknownMemory:
     return UnknownMemory(f"nothing is remembered of {owner_id} under {namespace}/{key}")
 
 
-def _memory(row: Any) -> Memory:
+def as_memory(row: Any) -> Memory:
     namespace, key, kind, version, content, changed_at = row
     return Memory(namespace, key, MemoryKind(kind), version, content, changed_at)
 

@@ -16,6 +16,7 @@ from celeriac.memory.policy import MemoryPolicy
 from celeriac.memory.recall import Memory, select
 from celeriac_storage import memories
 from celeriac_storage.claims import Claim
+from celeriac_storage.ranking import Meaning, rank
 
 MOST_LOOKED_AT = 50
 """Of one step: what ranks below is counted and not listed."""
@@ -36,23 +37,30 @@ class Recalled:
         }
 
 
-def recall(connection: Connection, claim: Claim, policy: MemoryPolicy, query: str) -> Recalled:
+def recall(
+    connection: Connection,
+    claim: Claim,
+    policy: MemoryPolicy,
+    query: str,
+    meaning: Meaning | None = None,
+) -> Recalled:
     """Choose for the claimed step, unless that was done before. Needs a transaction."""
     chosen = _chosen(connection, claim)
     if chosen is None:
-        found, count = memories.rank(
+        found, count = rank(
             connection,
             claim.tenant_id,
             claim.user_id,
             query,
             namespaces=policy.namespaces,
             limit=MOST_LOOKED_AT,
+            meaning=meaning,
         )
         selection = select(found, policy.recall_tokens, policy.recall_most, count)
         connection.exec_driver_sql(
             "INSERT INTO celeriac.recalls (run_id, step, selection) VALUES (%s, %s, %s::jsonb)"
             " ON CONFLICT DO NOTHING",
-            (claim.run_id, claim.step, dumps(selection.to_json())),
+            (claim.run_id, claim.step, dumps({**selection.to_json(), **_ranked_by(meaning)})),
         )
         # A worker that was thought dead may have been first.
         chosen = _chosen(connection, claim)
@@ -67,6 +75,10 @@ def recall(connection: Connection, claim: Claim, policy: MemoryPolicy, query: st
             if (namespace, key) not in there
         ],
     )
+
+
+def _ranked_by(meaning: Meaning | None) -> dict[str, JsonValue]:
+    return {"ranked_by": ["words"] if meaning is None else ["words", meaning.embedder]}
 
 
 def _chosen(connection: Connection, claim: Claim) -> list[Any] | None:

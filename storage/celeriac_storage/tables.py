@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     ARRAY,
+    REAL,
     BigInteger,
     Boolean,
     Column,
@@ -637,6 +638,19 @@ memories = Table(
     Column("deleted_by", Text),
     Column("erased_at", _TIME),
     Column("key_id", Text),
+)
+
+memory_vectors = Table(
+    "memory_vectors",
+    metadata,
+    Column("tenant_id", Text, primary_key=True),
+    Column("user_id", Text, primary_key=True),
+    Column("namespace", Text, primary_key=True),
+    Column("memory_key", Text, primary_key=True),
+    Column("embedder", Text, primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("embedding", ARRAY(REAL), nullable=False),
+    Column("made_at", _TIME, nullable=False),
 )
 
 recalls = Table(

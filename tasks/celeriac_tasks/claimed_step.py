@@ -139,10 +139,9 @@ class ClaimedStep:
         except ContextTooLong as error:
             return self._commit(Transition(unaskable(claim, error)))
         if loaded.agent.memory is not None:
-            with worker.active:
-                messages, recalled = memorizing.recalled(
-                    worker.database, claim, loaded.agent.memory, question.messages
-                )
+            messages, recalled = memorizing.recalled(
+                worker.database, worker.active, claim, loaded.agent.memory, question.messages
+            )
             question = question.recalling(messages, recalled)
             reach("think.after_recall", claim.step)
         if (refused := self._allotment.reserve_question(claim, question.tokens)) is not None:

@@ -30,12 +30,13 @@ from celeriac.memory.tools import REMEMBER, Wish
 from celeriac.messages import user_message
 from celeriac.reports import to_json
 from celeriac.tools import parse_arguments
-from celeriac_storage import history, memories, recalls, remembering
+from celeriac_storage import history, memories, ranking, recalls, remembering
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
 from celeriac_storage.recalls import Recalled
 from celeriac_storage.step_record import Event
+from celeriac_tasks import embedding
 from celeriac_tasks.loaded_agent import LoadedAgent
 
 
@@ -103,14 +104,16 @@ class RunMemories:
 
     def recall(self, policy: MemoryPolicy, query: str, most: int) -> list[JsonValue]:
         """What a search finds, as data."""
+        meaning = embedding.meaning_of(self._database, nullcontext(), self._claim, policy, query)
         with self._reading() as connection:
-            found = memories.search(
+            found = ranking.search(
                 connection,
                 self._claim.tenant_id,
                 self._claim.user_id,
                 query,
                 namespaces=policy.namespaces,
                 limit=most,
+                meaning=meaning,
             )
         return [
             {
@@ -183,15 +186,20 @@ def _withheld(part: ToolCallPart) -> ToolCallPart:
 
 
 def recalled(
-    database: Database, claim: Claim, policy: MemoryPolicy, messages: Sequence[ModelMessage]
+    database: Database,
+    active: AbstractContextManager[object],
+    claim: Claim,
+    policy: MemoryPolicy,
+    messages: Sequence[ModelMessage],
 ) -> tuple[Sequence[ModelMessage], Recalled | None]:
     """The messages with what is recalled for them, before the user's latest words, and what that
-    is. None if the policy shows nothing by itself."""
+    is. None if the policy shows nothing by itself. `active` is held to use the database."""
     if policy.recall_tokens == 0:
         return messages, None
     place, query = _latest_words(messages)
-    with database.begin() as connection:
-        found = recalls.recall(connection, claim, policy, query)
+    meaning = embedding.meaning_of(database, active, claim, policy, query)
+    with active, database.begin() as connection:
+        found = recalls.recall(connection, claim, policy, query, meaning)
     if not found.memories:
         return messages, found
     block = user_message(quoted(found.memories), opens_run=False)

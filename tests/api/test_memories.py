@@ -71,11 +71,18 @@ def test_an_export_has_all_of_one_user_and_nothing_of_another(api: Api) -> None:
 
 
 def test_the_role_of_the_api_sees_one_owner(database: Database) -> None:
+    with database.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO celeriac.memory_vectors SELECT tenant_id, user_id, namespace, memory_key,"
+            " 'hashing', version, '{1}' FROM celeriac.memories"
+        )
+
     def owners(*of: str) -> set[str]:
         with TenantDatabase(database, [DEFAULT_TENANT], owners=of).begin() as connection:
             rows = connection.exec_driver_sql(
                 "SELECT user_id FROM celeriac.memories"
                 " UNION ALL SELECT user_id FROM celeriac.memory_decisions"
+                " UNION ALL SELECT user_id FROM celeriac.memory_vectors"
             )
             return {row[0] for row in rows}
 

@@ -55,6 +55,10 @@ def desk(api: Api, database: Database, broker_url: str) -> Iterator[Desk]:
                 f"INSERT INTO celeriac.{table} (run_id, step, selection) VALUES (%s, 9, '{{}}')",
                 (run_id,),
             )
+        connection.exec_driver_sql(
+            "INSERT INTO celeriac.memory_vectors SELECT tenant_id, user_id, namespace, memory_key,"
+            " 'hashing', version, '{1}' FROM celeriac.memories"
+        )
     yield desk
     desk.close()
 

@@ -673,6 +673,7 @@ def test_no_check_is_without_a_damage_that_it_sees() -> None:
         audit_checks.workflows.TAKEN_MAIL,
         audit_checks.workflows.WAITING_WORKFLOWS,
         audit_checks.workflows.ENTRY_TIMERS,
+        audit_checks.memories.VECTORS,
         audit_checks.waits.CHILDREN,  # test_children
         audit_checks.waits.CHILD_USE,
         audit_checks.waits.WAITING_PARENTS,

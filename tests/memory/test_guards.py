@@ -17,6 +17,13 @@ APPEND_ONLY, FIXED, UNDECIDED = "CE001", "CE003", "CE006"
 OWN = "'default', 'alice', 'default', 'seat'"
 
 
+VECTOR = (
+    "INSERT INTO celeriac.memory_vectors"
+    " (tenant_id, user_id, namespace, memory_key, embedder, version, embedding)"
+    " VALUES ('default', 'alice', 'default', 'seat', 'hashing', {version}, '{{1}}')"
+)
+
+
 @pytest.fixture(params=["celeriac_worker", "celeriac_api"])
 def login(request: pytest.FixtureRequest, database_url: str) -> Iterator[Database]:
     """Connections that have the rights of that role and no others; it sees Alice's memories."""
@@ -35,8 +42,10 @@ def login(request: pytest.FixtureRequest, database_url: str) -> Iterator[Databas
 
 @pytest.fixture
 def kept(rememberer: Rememberer) -> Rememberer:
-    """One memory, one refused candidate, and a recall."""
+    """One memory and its vector, one refused candidate, and a recall."""
     rememberer.talk(ASKS, wish())
+    with rememberer.database.begin() as connection:
+        connection.exec_driver_sql(VECTOR.format(version=1))
     rememberer.talk("I am in Kyoto.", wish(key="place", value="Kyoto", user_said="I am in Kyoto."))
     assert rememberer.violations() == []
     return rememberer
@@ -86,6 +95,8 @@ THE_REFUSED = "(SELECT decision_id FROM celeriac.memory_decisions WHERE verdict 
         ("DELETE FROM celeriac.memory_decisions", PERMISSION_DENIED),
         ("TRUNCATE celeriac.memories", PERMISSION_DENIED),
         ("UPDATE celeriac.recalls SET selection = '{}'", PERMISSION_DENIED),
+        ("DELETE FROM celeriac.memory_vectors", PERMISSION_DENIED),
+        ("UPDATE celeriac.memory_vectors SET user_id = 'bob'", PERMISSION_DENIED),
         ("ALTER TABLE celeriac.memories DISABLE TRIGGER guard_memory", PERMISSION_DENIED),
     ],
 )
@@ -133,6 +144,18 @@ def test_a_deleted_memory_does_not_come_back_on_its_old_decision(kept: Remembere
     assert kept.violations() == []
 
 
+def test_whoever_forgets_takes_the_vectors_along(kept: Rememberer, login: Database) -> None:
+    """Neither role may delete a vector by itself, and none is left."""
+    with login.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE celeriac.memories SET content = NULL, search = NULL, version = version + 1,"
+            " deleted_at = now(), deleted_by = 'alice'"
+        )
+
+    assert kept.rows("SELECT FROM celeriac.memory_vectors") == []
+    assert kept.violations() == []
+
+
 @pytest.mark.parametrize("table", ["memory_decisions", "recalls"])
 def test_the_owner_of_the_tables_may_not_change_history(kept: Rememberer, table: str) -> None:
     column = "tenant_id" if table == "memory_decisions" else "run_id"
@@ -160,6 +183,8 @@ UPDATE celeriac.memories SET deleted_at = now()
         ("UPDATE celeriac.memory_decisions SET memory_key = 'x'", 6, "under another key"),
         ("UPDATE celeriac.memory_decisions SET content_hash = sha256('')", 6, "other content"),
         ("UPDATE celeriac.memories SET content = '\"other\"'", 7, "default/seat of alice"),
+        ("UPDATE celeriac.memory_vectors SET version = 2", 6, "by hashing: of version 2"),
+        ("UPDATE celeriac.memory_vectors SET memory_key = 'x'", 6, "by hashing: it is forgotten"),
         (DELETED_IN_PART, 6, "deleted in part"),
         ("DELETE FROM celeriac.memory_decisions WHERE verdict = 'refuse'", 6, "call 0.0: no decis"),
         ("UPDATE celeriac.recalls SET run_id = 'x' || run_id", 8, "rows in recalls"),

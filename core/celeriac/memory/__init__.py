@@ -5,9 +5,13 @@ is stored (`docs/memory.md`). Nothing here reaches a server.
 """
 
 from celeriac.memory.candidate import MemoryCandidate, MemoryKind, Origin, Source
+from celeriac.memory.embedding import Embedder, HashingEmbedder
 from celeriac.memory.policy import MemoryDecision, MemoryPolicy, Reason
+from celeriac.memory.static_embedder import StaticEmbedder
 
 __all__ = [
+    "Embedder",
+    "HashingEmbedder",
     "MemoryCandidate",
     "MemoryDecision",
     "MemoryKind",
@@ -15,4 +19,5 @@ __all__ = [
     "Origin",
     "Reason",
     "Source",
+    "StaticEmbedder",
 ]

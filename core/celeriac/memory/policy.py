@@ -27,6 +27,7 @@ from celeriac.memory.candidate import (
     is_owner,
     text_of,
 )
+from celeriac.memory.embedding import Embedder
 from celeriac.memory.instructions import reads_like_an_order
 from celeriac.memory.sensitive import kinds_of_secret
 
@@ -84,6 +85,7 @@ class MemoryPolicy:
     and must not reach a server. `most_memories` of one user, `most_characters` of one memory.
     `recall_tokens` (estimated, see `celeriac.token_count`) and `recall_most` bound what each model
     call is shown without asking; 0 tokens: nothing, and there is only the tool `recall`.
+    `embedder`: by whose vectors memories are found too that say the same in other words.
 
     Raises `InvalidAgent` for what cannot be meant.
     """
@@ -98,6 +100,7 @@ class MemoryPolicy:
     most_characters: int = 4000
     recall_tokens: int = 1000
     recall_most: int = 20
+    embedder: Embedder | None = None
 
     def __post_init__(self) -> None:
         for name in ("namespaces", "origins", "governors"):
@@ -120,6 +123,10 @@ class MemoryPolicy:
             except re.error as error:
                 raise InvalidAgent(f"{name} is no pattern: {error}") from error
 
+        embedder: object = self.embedder
+        if embedder is not None and not isinstance(embedder, Embedder):
+            raise InvalidAgent(f"embedder={self.embedder!r} has not a name and a method `embed`")
+
     def evaluate(self, candidate: MemoryCandidate) -> MemoryDecision:
         """Decide. The same candidate gets the same decision; nothing is read or written."""
         # Size before all that reads it: what looks for secrets is not linear.
@@ -139,8 +146,11 @@ class MemoryPolicy:
         return MemoryDecision(Reason.EXPLICIT_REQUEST, "the user asked for it")
 
     def to_json(self) -> dict[str, JsonValue]:
-        """All of it but the code of `also_refuse`."""
+        """All of it but the code of `also_refuse` and of the embedder, which has a name."""
         values: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        embedder = values.pop("embedder")
+        if embedder is not None:  # a policy that has none is what it was before there were any
+            values["embedder"] = embedder.name
         plain = {name: list(each) if isinstance(each, tuple) else each
                  for name, each in values.items()}  # fmt: skip
         return {**plain, "also_refuse": self.also_refuse is not None}

@@ -43,6 +43,7 @@ CHECKS: tuple[Check, ...] = (
     memories.ALLOWED,
     memories.GOVERNED,
     memories.OWNED,
+    memories.VECTORS,
     history.CHECKPOINTS,
     history.MESSAGE_POSITIONS,
     history.WORDS_WAITING,

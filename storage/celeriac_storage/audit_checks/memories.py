@@ -73,3 +73,16 @@ HASHES = Check(
     WHERE content IS NOT NULL AND content_hash <> sha256(convert_to(content::text, 'UTF8'))
     """,
 )
+
+VECTORS = Check(
+    6,
+    "a vector is of a memory as it stands",
+    """
+    SELECT NULL::text AS run_id, format('%%s/%%s of %%s, by %%s: %%s', made.namespace,
+        made.memory_key, made.user_id, embedder, CASE WHEN memory.content IS NULL
+            THEN 'it is forgotten' ELSE 'of version ' || made.version END) AS detail
+    FROM celeriac.memory_vectors AS made
+    LEFT JOIN celeriac.memories AS memory USING (tenant_id, user_id, namespace, memory_key)
+    WHERE memory.content IS NULL OR memory.version <> made.version
+    """,
+)
