@@ -86,32 +86,34 @@ ORDER BY ts_rank(search, wanted) DESC, changed_at DESC, namespace, memory_key
 LIMIT %(limit)s
 """
 
-# A memory without a vector, or with one of another embedder, has a place by its words alone.
+# A memory without a vector, or with one of another embedder, has a place by its words alone. In one
+# pass: joining the two orders took 300 ms for 1,000 memories, since nobody knows how long they are.
 _BY_BOTH = f"""
-WITH mine AS MATERIALIZED (
-    SELECT namespace, memory_key, kind, version, content, changed_at,
-        search @@ wanted AS has_words, ts_rank(search, wanted) AS likeness
-    FROM celeriac.memories, to_tsquery('english', %(query)s) AS wanted
-    WHERE tenant_id = %(tenant_id)s AND user_id = %(owner_id)s AND {LIVE}
-        AND namespace = ANY (%(namespaces)s)
-), by_words AS (
-    SELECT namespace, memory_key, row_number() OVER (
-        ORDER BY likeness DESC, changed_at DESC, namespace, memory_key) AS place
-    FROM mine WHERE has_words
-), by_meaning AS (
-    SELECT namespace, memory_key, row_number() OVER (
-        ORDER BY {{distance}}, changed_at DESC, namespace, memory_key) AS place
-    FROM mine JOIN celeriac.memory_vectors AS made USING (namespace, memory_key, version)
-    WHERE made.tenant_id = %(tenant_id)s AND made.user_id = %(owner_id)s
-        AND made.embedder = %(embedder)s AND cardinality(embedding) = %(dimensions)s
-)
 SELECT namespace, memory_key, kind, version, content, changed_at, count(*) OVER ()
-FROM mine LEFT JOIN by_words USING (namespace, memory_key)
-    LEFT JOIN by_meaning USING (namespace, memory_key)
-WHERE %(is_any)s OR by_words.place IS NOT NULL OR by_meaning.place <= %(limit)s
-ORDER BY coalesce(1.0 / ({FUSION} + by_words.place), 0)
-    + coalesce(1.0 / ({FUSION} + by_meaning.place), 0) DESC,
-    changed_at DESC, namespace, memory_key
+FROM (
+    SELECT *,
+        CASE WHEN has_words THEN row_number() OVER (PARTITION BY has_words
+            ORDER BY likeness DESC, changed_at DESC, namespace, memory_key) END AS word_place,
+        CASE WHEN distance IS NOT NULL THEN row_number() OVER (
+            ORDER BY distance, changed_at DESC, namespace, memory_key) END AS meaning_place
+    FROM (
+        SELECT namespace, memory_key, kind, version, content, changed_at,
+            search @@ wanted AS has_words, ts_rank(search, wanted) AS likeness,
+            {{distance}} AS distance
+        FROM to_tsquery('english', %(query)s) AS wanted CROSS JOIN celeriac.memories AS memory
+        LEFT JOIN (
+            SELECT tenant_id, user_id, namespace, memory_key, version, embedding
+            FROM celeriac.memory_vectors
+            WHERE embedder = %(embedder)s AND cardinality(embedding) = %(dimensions)s
+        ) AS made USING (tenant_id, user_id, namespace, memory_key, version)
+        WHERE tenant_id = %(tenant_id)s AND user_id = %(owner_id)s AND {LIVE}
+            AND namespace = ANY (%(namespaces)s)
+        OFFSET 0  -- or each distance is computed twice
+    ) AS mine
+) AS placed
+WHERE %(is_any)s OR word_place IS NOT NULL OR meaning_place <= %(limit)s
+ORDER BY coalesce(1.0 / ({FUSION} + word_place), 0)
+    + coalesce(1.0 / ({FUSION} + meaning_place), 0) DESC, changed_at DESC, namespace, memory_key
 LIMIT %(limit)s
 """
 

@@ -5,6 +5,7 @@ import pytest
 
 from celeriac.states import Phase, RunStatus
 from examples import concierge
+from tests.crash import meaning_agents
 from tests.crash.stack import DONE_SECONDS, Stack
 from tests.processes import TestProcess
 from tests.waiting import eventually
@@ -83,6 +84,25 @@ def test_who_takes_over_after_a_recall_is_shown_the_same(stack: Stack) -> None:
     ) == [(chosen, at)]
     ((shown,),) = stack.query("SELECT selection FROM celeriac.model_calls WHERE step = %s", THINK)
     assert [each["key"] for each in shown["memories"]["included"]] == ["seat"]
+    assert stack.violations() == []
+
+
+def test_who_dies_before_vectors_are_stored_leaves_them_to_whoever_recalls_next(
+    stack: Stack,
+) -> None:
+    stack.client.remember("seat", "Prefers aisle seats", user_id="alice")
+    stack.start_scheduler()
+    module = meaning_agents.__name__
+    worker = stack.processes.start_worker(module, test_points="recall.after_embedding@0=kill")
+    run_id = stack.client.start("meaningful", "Which seat?", user_id="alice").run_id
+    worker.wait(DONE_SECONDS)
+    assert stack.query("SELECT FROM celeriac.memory_vectors") == []
+    assert stack.query("SELECT FROM celeriac.recalls") == []
+
+    stack.processes.start_worker(module)
+    stack.completed(run_id)
+
+    assert stack.query("SELECT memory_key, version FROM celeriac.memory_vectors") == [("seat", 1)]
     assert stack.violations() == []
 
 

@@ -91,6 +91,31 @@ def test_growth_is_measured_along_one_run(processes: Processes) -> None:
     assert 0 < sizes[-1] == max(sizes)
 
 
+@on_redis
+@pytest.mark.processes
+def test_recall_is_measured_and_leaves_nothing(processes: Processes, database: Database) -> None:
+    arguments = ["--users", "3", "--memories", "5", "--samples", "1"]
+    process = processes.start(["bench", "recall", *arguments, "--json"])
+    exit_code = process.wait(BENCH_SECONDS)
+    assert exit_code == 0, process.output
+
+    lines = [json.loads(line) for line in process.output.splitlines() if line.startswith("{")]
+    recalls = [line for line in lines if line["measure"] == "recall"]
+    assert [(line["ranked_by"], line["memories_of_user"]) for line in recalls] == [
+        ("words", 5),
+        ("words", 1000),
+        ("words, arrays", 5),
+        ("words, arrays", 1000),
+    ]
+    assert all(0 < line["median_ms"] <= line["p99_ms"] for line in recalls)
+    contexts = [line for line in lines if line["measure"] == "context"]
+    assert [line["messages"] for line in contexts] == [10, 1_000, 10_000] * 2
+    with database.connect() as connection:
+        for table in ("memories", "memory_decisions", "runs", "workers", "tenants"):
+            rows = connection.exec_driver_sql(f"SELECT FROM celeriac.{table}").all()
+            assert rows == [], table
+
+
 def test_only_a_row_beyond_one_for_each_call_counts_as_doubled(database: Database) -> None:
     hand = Hand(database)
     run_id, other = hand.start(), hand.start()

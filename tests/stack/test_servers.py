@@ -88,6 +88,15 @@ def read(database_url: str, broker_url: str) -> tuple[list[Any], Any]:
 KEPT = ([("a row",)], [b"a message"])
 
 
+def test_the_database_has_pgvector_if_its_server_brings_it_along(prepared: Path) -> None:
+    with Servers(prepared) as servers, psycopg.connect(servers.database_url) as connection:
+        known = connection.execute(
+            "SELECT installed_version IS NOT NULL FROM pg_available_extensions"
+            " WHERE name = 'vector'"
+        ).fetchall()
+    assert known in ([], [(True,)])
+
+
 def test_rows_messages_and_addresses_outlive_a_stop(data: Path) -> None:
     with Servers(data) as servers:
         write(servers.database_url, servers.broker_url)

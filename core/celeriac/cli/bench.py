@@ -90,6 +90,34 @@ def growth(
         )
 
 
+@bench.command()
+def recall(
+    context: typer.Context,
+    users: Annotated[int, typer.Option(min=1, help="Who have memories.")] = 1000,
+    memories: Annotated[int, typer.Option(min=1, help="Of each user.")] = 100,
+    samples: Annotated[int, typer.Option(min=1, help="How often each is measured.")] = 2000,
+    as_json: AsJson = False,
+) -> None:
+    """Time what is chosen for a model: memories, with and without vectors, and what of a long
+    conversation fits. Nothing of what it fills the database with is left."""
+    from celeriac.bench.recall import measure_recall
+    from celeriac_storage.database import Database
+
+    rows = []
+    database = Database(database_url(environment(context).settings()), connections=1)
+    try:
+        for figures in measure_recall(database, users, memories, samples):
+            if as_json:
+                print_json(figures)
+            times = [figures.pop(name, None) for name in ("median_ms", "p99_ms")]
+            of_what = ", ".join(f"{name} {value}" for name, value in figures.items())
+            rows.append([of_what.removeprefix("measure "), *times])
+    finally:
+        database.close()
+    if not as_json:
+        print_table(["measure", "median ms", "p99 ms"], rows, empty="nothing was measured")
+
+
 @contextmanager
 def _servers(context: typer.Context) -> "Iterator[tuple[Client, Database, Settings]]":
     from celeriac.client import Client

@@ -95,13 +95,23 @@ class Postgres:
         )
 
     def make_database(self) -> None:
-        """Create the database on a server that is ready, if it has none."""
+        """Create the database on a server that is ready, if it has none; with pgvector, where the
+        server brings it along, which computes how near memories are."""
         with psycopg.connect(
             self._url("postgres"), autocommit=True, connect_timeout=CONNECT_SECONDS
         ) as connection:
             found = connection.execute("SELECT FROM pg_database WHERE datname = %s", (DATABASE,))
             if found.fetchone() is None:
                 connection.execute(f'CREATE DATABASE "{DATABASE}"')
+        with psycopg.connect(
+            self.url, autocommit=True, connect_timeout=CONNECT_SECONDS
+        ) as connection:
+            found = connection.execute(
+                "SELECT FROM pg_available_extensions"
+                " WHERE name = 'vector' AND installed_version IS NULL"
+            )
+            if found.fetchone() is not None:
+                connection.execute("CREATE EXTENSION vector")
 
     def _make(self) -> None:
         """Make the data under a temporary name: what was interrupted must not pass for a server.
