@@ -49,6 +49,22 @@ def read_crew(connection: Connection) -> Crew:
     return Crew(row[0], verdicts.live_agents(connection), row[1])
 
 
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Whether memories have vectors, and what compares them."""
+
+    are_kept: bool
+    pgvector: str | None  # its version; None: a sum in SQL does it
+
+
+def read_vectors(connection: Connection) -> Vectors:
+    row: Any = connection.exec_driver_sql(
+        "SELECT EXISTS (SELECT FROM celeriac.memory_vectors),"
+        " (SELECT extversion FROM pg_extension WHERE extname = 'vector')"
+    ).one()
+    return Vectors(*row)
+
+
 def live_workers_on(connection: Connection, hostname: str) -> Sequence[WorkerId]:
     """The live workers that registered from this host."""
     rows = connection.exec_driver_sql(

@@ -287,12 +287,18 @@ def test_what_is_remembered_of_a_user_goes_as_well(desk: Desk) -> None:
     desk.go_on(desk.tell("bob"))
     for user in (ALICE, "bob"):
         desk.client.remember("favourite", f"city of {user}", user_id=user, by=user)
+    with desk.database.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO celeriac.memory_vectors SELECT tenant_id, user_id, namespace, memory_key,"
+            " 'hashing', version, '{1}' FROM celeriac.memories"
+        )
     assert desk.rows("SELECT FROM celeriac.memories WHERE content IS NOT NULL")
 
     desk.erase()
 
     left = desk.rows("SELECT user_id, deleted_by FROM celeriac.memories ORDER BY 1")
     assert [tuple(row) for row in left] == [(ALICE, ADMIN), ("bob", None)]
+    assert [row[0] for row in desk.rows("SELECT user_id FROM celeriac.memory_vectors")] == ["bob"]
     assert desk.violations() == []
 
 

@@ -9,9 +9,11 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from celeriac import MemoryPolicy
+from celeriac.cli.checks import check_all
 from celeriac.ids import DEFAULT_TENANT, UserId
 from celeriac.memory import Embedder, HashingEmbedder, StaticEmbedder
 from celeriac.scripted import ToolCall
+from celeriac.settings import load_settings
 from celeriac_storage import memory_vectors
 from celeriac_storage.database import Database
 from tests.rememberer import Rememberer
@@ -245,6 +247,18 @@ def test_both_ways_to_compute_a_distance_come_to_the_same(model: Rememberer) -> 
     assert len(rows) == len(KNOWN)
     for one, other in rows:
         assert one == pytest.approx(other, abs=1e-5)
+
+
+def test_doctor_says_what_compares_the_vectors(model: Rememberer, database_url: str) -> None:
+    settings = load_settings(database_url=database_url)
+    assert "memory vectors" not in {each.check for each in check_all(settings)}
+
+    model.talk("Hello.")
+
+    (check,) = [each for each in check_all(settings) if each.check == "memory vectors"]
+    with model.database.connect() as connection:
+        has_extension = "OPERATOR" in memory_vectors.distance(connection)
+    assert check.state == ("ok" if has_extension else "warn")
 
 
 def test_keeping_vectors_takes_no_more_rights_than_a_workers(

@@ -133,6 +133,25 @@ def test_what_is_forgotten_meanwhile_is_not_brought_back(rememberer: Rememberer)
     }
 
 
+def test_a_run_that_goes_on_from_an_older_checkpoint_brings_nothing_back(
+    rememberer: Rememberer,
+) -> None:
+    """It was shown the memory, and stands still while that is forgotten."""
+    rememberer.talk(ASKS, wish())
+    run_id = rememberer.start("Which seat?", ToolCall("browse", {"address": "example.org"}))
+    rememberer.worker.step(run_id)
+    assert "aisle" in str(rememberer.asked[-1])
+    rememberer.client.forget("seat", user_id="alice", by="alice")
+
+    rememberer.new_worker()
+    rememberer.go_on(run_id)
+
+    assert len(rememberer.asked) > 3
+    assert "aisle" not in str(rememberer.asked[-1])
+    assert rememberer.memories() == {}
+    assert rememberer.violations() == []
+
+
 def test_a_budget_bounds_what_is_shown_and_what_is_dropped_is_told(sparing: Rememberer) -> None:
     for number in range(5):
         asks = f"Remember that I like tea number {number}."

@@ -13,7 +13,7 @@ from celeriac.secrets import redact_url
 from celeriac.settings import Settings
 from celeriac.workspace.shadow import git_program, git_version
 from celeriac_storage.database import Database
-from celeriac_storage.health import read_crew, read_server
+from celeriac_storage.health import read_crew, read_server, read_vectors
 from celeriac_storage.schema import check_schema, head
 from celeriac_tasks.broker import Broker
 from celeriac_tasks.celery_app import make_app
@@ -71,6 +71,7 @@ def _database(settings: Settings, agents: "Collection[str]") -> Iterator[Check]:
             return
         yield Check("schema", "ok", f"at revision {head()}")
         yield from _crew(database, agents)
+        yield from _vectors(database)
 
 
 def _clock(database_time: datetime) -> Check:
@@ -127,6 +128,22 @@ def _crew(database: Database, agents: "Collection[str]") -> Iterator[Check]:
         yield Check("scheduler", "ok", "one leads")
     else:
         yield Check("scheduler", "warn", "none leads: start one with `celeriac scheduler`")
+
+
+def _vectors(database: Database) -> Iterator[Check]:
+    with database.connect() as connection:
+        vectors = read_vectors(connection)
+    if not vectors.are_kept:
+        return
+    if vectors.pgvector is not None:
+        yield Check("memory vectors", "ok", f"compared by pgvector {vectors.pgvector}")
+        return
+    yield Check(
+        "memory vectors",
+        "warn",
+        "compared one by one in SQL, which takes about ten times as long as with pgvector: where "
+        "the server has it, a superuser says CREATE EXTENSION vector in this database",
+    )
 
 
 def _broker(settings: Settings) -> Iterator[Check]:
