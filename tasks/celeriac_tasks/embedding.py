@@ -22,9 +22,6 @@ logger = logging.getLogger(__name__)
 MOST_EMBEDDED = 128
 """Memories of one recall. The rest is for the next one, or a new embedder made a step take long."""
 
-MOST_CHARACTERS = 4000
-"""Of what is looked for: as many as a memory has by default."""
-
 
 def meaning_of(
     database: Database,
@@ -49,9 +46,7 @@ def meaning_of(
             limit=MOST_EMBEDDED,
         )
     try:
-        vectors = unit_vectors(
-            embedder, [query[:MOST_CHARACTERS], *(each.text for each in lacking)]
-        )
+        vectors = unit_vectors(embedder, [query, *(each.text for each in lacking)])
     except EmbedderFailed as failed:
         logger.warning("run %s: memories are found by their words: %s", claim.run_id, failed)
         return None

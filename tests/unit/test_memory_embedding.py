@@ -53,6 +53,13 @@ def test_what_are_no_vectors_is_refused_with_the_embedders_name(made: list[objec
         unit_vectors(Given(*made), ["a", "b"])
 
 
+@pytest.mark.parametrize("embedder", [StaticEmbedder(), HashingEmbedder()])
+def test_no_text_is_one_that_cannot_be_embedded(embedder: Embedder) -> None:
+    odd = ["", "\x00", "half \ud83d of a smile", "x" * 1_000_000, "😀" * 5000]
+
+    assert {len(vector) for vector in unit_vectors(embedder, odd)} == {256}
+
+
 def test_the_model_of_the_package_tells_what_means_alike() -> None:
     model = StaticEmbedder()
     asks = "What do I like to eat?"

@@ -141,7 +141,7 @@ def _vectors(database: Database) -> Iterator[Check]:
     yield Check(
         "memory vectors",
         "warn",
-        "compared one by one in SQL, which takes about ten times as long as with pgvector: where "
+        "compared one by one in SQL, which takes several times as long as with pgvector: where "
         "the server has it, a superuser says CREATE EXTENSION vector in this database",
     )
 

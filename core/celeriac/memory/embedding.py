@@ -17,6 +17,8 @@ from celeriac.memory.words import words
 
 MAX_DIMENSIONS = 16_000
 """As many as the type `vector` of pgvector takes."""
+MAX_CHARACTERS = 4000
+"""Of a text; a longer one is cut. As many as a memory has at most by default."""
 
 Vector = Sequence[float]
 
@@ -44,10 +46,14 @@ class Embedder(Protocol):
 def unit_vectors(embedder: Embedder, texts: Sequence[str]) -> list[list[float]]:
     """The vectors of these texts, made one long; one of nothing but zeros stays as it is.
 
+    One text that an embedder cannot take would leave all others without a vector, again and again:
+    so each is cut, and halves of characters in it are replaced.
+
     Raises `EmbedderFailed` for what the embedder raises, and for what are no vectors.
     """
     try:
-        made = [[float(number) for number in vector] for vector in embedder.embed(texts)]
+        taken = [text[:MAX_CHARACTERS].encode(errors="replace").decode() for text in texts]
+        made = [[float(number) for number in vector] for vector in embedder.embed(taken)]
     except Exception as error:
         raise EmbedderFailed(f"embedder {embedder.name} failed: {error}") from error
     sizes = {len(vector) for vector in made}

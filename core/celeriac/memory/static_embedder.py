@@ -36,7 +36,7 @@ class StaticEmbedder:
         return f"wordllama-{self._version}-l2_supercat-{DIMENSIONS}"
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        made: list[list[float]] = self._loaded().embed(list(texts), norm=True).tolist()
+        made: list[list[float]] = self._loaded().embed(list(texts)).tolist()
         return made
 
     def _loaded(self) -> Any:
