@@ -23,6 +23,7 @@ from celeriac_api import (
     runs,
     schedules,
     threads,
+    timers,
 )
 from celeriac_api.authentication import authenticated
 from celeriac_api.headers import SafeHeaders
@@ -37,6 +38,7 @@ ROUTERS = (
     streaming.router,
     approvals.router,
     schedules.router,
+    timers.router,
     threads.router,
     memories.router,
     access.router,

@@ -53,6 +53,7 @@ RULES: Mapping[str, Rule] = {
     "resume_schedule": _OWN,
     "trigger_schedule": _OWN,
     "remove_schedule": _OWN,
+    "list_timers": _OWN,
     "list_workers": Rule(Role.OPERATOR, Role.OPERATOR),  # they serve all tenants
     "list_memories": _OWN,
     "show_memory": _OWN,

@@ -424,6 +424,7 @@ ThreadLineModel = model_of(reports.ThreadLine)
 ApprovalModel = model_of(reports.Approval)
 DecidedModel = model_of(reports.Decided)
 ScheduleModel = model_of(reports.Schedule)
+TimerModel = model_of(reports.Timer)
 ScheduleFireModel = model_of(reports.ScheduleFire)
 MemoryModel = model_of(reports.Memory)
 MemoryDecisionModel = model_of(reports.MemoryDecision)
@@ -462,6 +463,10 @@ class ApprovalPage(BaseModel):
 
 class Schedules(BaseModel):
     schedules: list[ScheduleModel]  # type: ignore[valid-type]  # made while it runs
+
+
+class Timers(BaseModel):
+    timers: list[TimerModel]  # type: ignore[valid-type]  # made while it runs
 
 
 class MemoryPage(BaseModel):

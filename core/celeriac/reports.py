@@ -311,6 +311,17 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
+class Timer:
+    """A time that a run waits for."""
+
+    run_id: RunId
+    user_id: UserId
+    agent: str
+    timer_id: str | None  # start, or the call that waits; None: something is tried again then
+    due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """A bearer token as it is listed: never the token itself."""
 

@@ -18,7 +18,8 @@ from operator import itemgetter
 
 from sqlalchemy import Connection
 
-from celeriac.ids import RunId
+from celeriac import reports
+from celeriac.ids import RunId, TenantId, UserId
 from celeriac_storage.dispatch import BATCH, Due
 from celeriac_storage.entry_ends import Outcome, end_entry
 from celeriac_storage.threads import HOLDS_THREAD
@@ -217,3 +218,31 @@ def begin_delayed(connection: Connection, limit: int = BATCH) -> list[Due]:
         {"run_ids": run_ids, "start": START},
     )
     return [Due(*row) for row in rows]
+
+
+def list_waiting(
+    connection: Connection, tenant_id: TenantId, user_id: UserId | None = None, limit: int = 100
+) -> list[reports.Timer]:
+    """The timers that runs of the tenant, or of that user, wait for, the next one first."""
+    rows = connection.exec_driver_sql(
+        """
+        SELECT run_id, user_id, agent, timer_id, due_at
+        FROM celeriac.timers JOIN celeriac.runs AS run USING (run_id)
+        WHERE fired_at IS NULL AND finished_at IS NULL AND tenant_id = %(tenant_id)s
+            AND user_id = coalesce(%(user_id)s::text, user_id)
+        UNION ALL
+        SELECT run_id, user_id, agent, NULL, wake_at FROM celeriac.runs AS run
+        WHERE status = 'paused' AND phase = 'waiting_timer' AND wake_at IS NOT NULL
+            AND tenant_id = %(tenant_id)s AND user_id = coalesce(%(user_id)s::text, user_id)
+            AND NOT EXISTS (
+                SELECT FROM celeriac.timers
+                WHERE timers.run_id = run.run_id AND fired_at IS NULL
+            )
+        ORDER BY due_at, run_id LIMIT %(limit)s
+        """,
+        {"tenant_id": tenant_id, "user_id": user_id, "limit": limit},
+    )
+    return [
+        reports.Timer(RunId(run_id), UserId(owner), agent, timer_id, due_at)
+        for run_id, owner, agent, timer_id, due_at in rows
+    ]

@@ -51,6 +51,8 @@ ENDPOINTS = [  # in an order in which each finds the run as it needs it
     Endpoint("show_wait", "GET", "/v1/runs/{run}/wait"),
     Endpoint("list_requested_calls", "GET", "/v1/calls", other="200", rival="200"),
     Endpoint("list_threads", "GET", "/v1/threads", **LIST),
+    Endpoint("list_timers", "GET", "/v1/timers", owner="200: 0", operator="200: 0",
+             other="200: 0", rival="200: 0"),
     Endpoint("show_thread", "GET", "/v1/threads/{thread}"),
     Endpoint("list_approvals", "GET", "/v1/approvals", **LIST),
     # That a proposal waits is no secret to those of the tenant who might have to decide it.

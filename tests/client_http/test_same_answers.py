@@ -39,6 +39,7 @@ def awaited(api: Api, token: str, look: Look) -> Any:
 
 def test_every_report_is_the_same(api: Api, desk: Desk) -> None:
     run_id, (proposal,) = desk.propose()
+    desk.client.start("desk", "later", delay=timedelta(hours=1))
     desk.client.set_principal("carl", roles=["cashier"], permissions={"*": [When("x", "==", 1)]})
     token = api.token("ada", "admin")
     thread_id = desk.client.get(run_id).thread_id
@@ -49,6 +50,7 @@ def test_every_report_is_the_same(api: Api, desk: Desk) -> None:
         "threads": lambda client: client.threads(),
         "no threads": lambda client: client.threads(user_id="nobody"),
         "thread": lambda client: client.thread(thread_id),
+        "timers": lambda client: client.timers(),
         "waits_for": lambda client: client.waits_for(run_id),
         "approvals": lambda client: client.approvals(status=None, run_id=run_id),
         "approval": lambda client: client.approval(proposal.approval_id),

@@ -1,12 +1,14 @@
 """Memories, budgets, threads, schedules and families of runs in a browser, at every width."""
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
 
 from celeriac import Agent
+from celeriac.client import NewSchedule
 from celeriac.memory.candidate import MemoryKind
 from celeriac.scripted import ScriptedModel, Turn
 from celeriac_storage.database import Database
@@ -50,6 +52,18 @@ def scene(database: Database, broker_url: str) -> Iterator[Rememberer]:
     for text in ("And where do I stay?", "Is it far from the station?"):
         family.start("talker", text, user_id="alice", thread_id="journeys")
         family.go_on()
+    client.add_schedule(
+        "morning-news",
+        NewSchedule("talker", "30 7 * * mon-fri", "What is new?", "Europe/Berlin", overlap="queue"),
+        user_id="alice",
+    )
+    client.add_schedule(
+        "monthly-report", NewSchedule("talker", "0 3 1 * *", {"report": "monthly"}), user_id="bob"
+    )
+    for _ in range(2):
+        client.trigger_schedule("morning-news", by="alice")
+    client.pause_schedule("monthly-report", by="bob")
+    client.start("talker", "And next year?", user_id="alice", delay=timedelta(days=300))
     client.say(family.start("talker", "And the way back?", user_id="alice", thread_id="home"),
                "By night train, please.", by="alice")  # fmt: skip
     yield rememberer
@@ -68,6 +82,7 @@ def test_every_page_fits(api: Api, browser: Browser, size: tuple[int, int], sche
             "decisions": "/memories/decisions",
             "budgets": "/budgets",
             "threads": "/threads",
+            "schedules": "/schedules",
             "thread": "/threads/journeys",
         }.items():
             response = page.goto(window.url + path)

@@ -40,6 +40,7 @@ def environment() -> Environment:
         age=age,
         shortened=shortened,
         tone=tone,
+        wait=wait,
         words=words,
     )
     return made
@@ -101,6 +102,12 @@ def age(at: datetime) -> str:
     """How long ago."""
     seconds = max(0.0, (datetime.now(UTC) - at).total_seconds())
     return "just now" if seconds < 1.5 else f"{duration(float(int(seconds))).replace('.0', '')} ago"
+
+
+def wait(at: datetime) -> str:
+    """How long until then."""
+    seconds = (at - datetime.now(UTC)).total_seconds()
+    return "now" if seconds < 1 else f"in {duration(float(int(seconds))).replace('.0', '')}"
 
 
 def words(name: str) -> str:

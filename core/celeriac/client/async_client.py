@@ -91,6 +91,7 @@ class AsyncClient:
     resume_schedule = AskedAsync(timing.resume_schedule)
     remove_schedule = AskedAsync(timing.remove_schedule)
     trigger_schedule = AskedAsync(timing.trigger_schedule)
+    timers = AskedAsync(timing.list_timers)
 
     memories = AskedAsync(remembering.list_memories)
     memory = AskedAsync(remembering.get_memory)

@@ -126,6 +126,7 @@ class Client:
     resume_schedule = Asked(timing.resume_schedule)
     remove_schedule = Asked(timing.remove_schedule)
     trigger_schedule = Asked(timing.trigger_schedule)
+    timers = Asked(timing.list_timers)
 
     memories = Asked(remembering.list_memories)
     memory = Asked(remembering.get_memory)

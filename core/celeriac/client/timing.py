@@ -1,4 +1,4 @@
-"""What clients ask about schedules."""
+"""What clients ask about schedules and timers."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -8,10 +8,10 @@ from celeriac.client.operations import AddSchedule, ChangeSchedule, TriggerSched
 from celeriac.client.over_http.answers import reader
 from celeriac.client.over_http.request import Flow, delete, get, post, refuse_speaker
 from celeriac.ids import ScheduleId, checked_id
-from celeriac.reports import Schedule, ScheduleFire
+from celeriac.reports import Schedule, ScheduleFire, Timer
 from celeriac.schedule import NewSchedule
 from celeriac.schemas import strict_json
-from celeriac_storage import schedules
+from celeriac_storage import schedules, timers
 
 if TYPE_CHECKING:
     from celeriac.client.database import DatabaseDesk
@@ -112,6 +112,20 @@ def trigger_schedule(schedule_id: str, *, by: str | None = None) -> Ask[Schedule
         return reader(ScheduleFire)(fire)
 
     return Ask(lambda desk: desk.perform(TriggerSchedule(desk.tenant_id, name, person)), over_http)
+
+
+def list_timers(*, limit: int = 100) -> Ask[list[Timer]]:
+    """The times that runs wait for, the next one first, at most `limit` of them, up to 200 over
+    HTTP."""
+
+    def in_database(desk: "DatabaseDesk") -> list[Timer]:
+        return desk.read(lambda found: timers.list_waiting(found, desk.tenant_id, limit=limit))
+
+    def over_http() -> Flow[list[Timer]]:
+        told = yield get("/v1/timers", limit=limit)
+        return [reader(Timer)(each) for each in told["timers"]]
+
+    return Ask(in_database, over_http)
 
 
 def _change(
