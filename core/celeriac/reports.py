@@ -176,6 +176,8 @@ class Child:
     phase: Phase | None
     outcome: str | None
     is_handoff: bool  # it goes on with its parent's conversation
+    created_at: datetime
+    finished_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ def _children(connection: Connection, run_id: RunId) -> list[Child]:
             WHERE child.parent_call_id IS NOT NULL
         )
         SELECT run_id, parent_run_id, parent_call_id, agent, status, phase, outcome,
-            history_until IS NOT NULL
+            history_until IS NOT NULL, created_at, finished_at
         FROM below ORDER BY path LIMIT %s
         """,
         (run_id, CHILDREN_SHOWN),
@@ -211,9 +211,9 @@ def _children(connection: Connection, run_id: RunId) -> list[Child]:
             RunStatus(status),
             None if phase is None else Phase(phase),
             outcome,
-            is_handoff,
+            *rest,
         )
-        for child, parent, call, agent, status, phase, outcome, is_handoff in rows
+        for child, parent, call, agent, status, phase, outcome, *rest in rows
     ]
 
 

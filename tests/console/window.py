@@ -81,8 +81,10 @@ class Window:
         assert width <= self.page.evaluate("innerWidth")
 
     def _note_message(self, message: ConsoleMessage) -> None:
-        # A form that is refused, which is a page all the same, is an error to the browser.
-        if message.type == "error" and "Failed to load resource" not in message.text:
+        # A form that is refused, which is a page all the same, is an error to the browser; a page
+        # that is left while it fetches itself is one to htmx.
+        expected = ("Failed to load resource", "htmx:sendAbort", "htmx:afterRequest")
+        if message.type == "error" and not message.text.startswith(expected):
             self.trouble.append(message.text)
 
     def _note_request(self, request: Request) -> None:

@@ -12,7 +12,7 @@ from celeriac_api import models
 from celeriac_api import runs as api
 from celeriac_api.authorization import RULES, role_of, visible_run
 from celeriac_api.caller import service_of
-from celeriac_api.console import budgets, timeline
+from celeriac_api.console import budgets, family, timeline
 from celeriac_api.console.forms import PostedForm, body_of, json_value
 from celeriac_api.console.pages import PageRoute, render, see
 from celeriac_api.console.sessions import CurrentUser
@@ -75,6 +75,7 @@ def run_page(
         run=report,
         timeline=told,
         items=timeline.items(report, told),
+        family=family.branches_below(report),
         open_calls=timeline.open_calls(report),
         waiting=waiting_for(report, told.wait),
         awaited_budget=awaited,
