@@ -112,6 +112,42 @@ def test_queues_that_somebody_invents_are_not_all_told(connection: Connection) -
     assert len(told) == 50
 
 
+BUDGETS = """
+INSERT INTO celeriac.budgets
+        (tenant_id, scope, subject, measure, soft_limit, hard_limit, on_exceeded, used, reserved)
+    VALUES ('default', 'user', 'alice', 'usd', 8, 10, 'pause', 2, 1),
+        ('rival', 'user', 'alice', 'usd', 8, 10, 'pause', 7, 2),
+        ('rival', 'user', 'bob', 'usd', NULL, 10, 'pause', 12, 0),
+        ('default', 'tenant', 'default', 'steps', NULL, NULL, 'pause', 5, 0),
+        ('default', 'run', 'r1', 'steps', NULL, 0, 'fail', 0, 0)
+"""
+
+
+@pytest.mark.parametrize("role", [None, "celeriac_worker", "celeriac_api"])
+def test_budgets_are_told_by_whoever_sees_those_of_all_tenants(
+    connection: Connection, role: str | None
+) -> None:
+    connection.exec_driver_sql(BUDGETS)
+    if role is not None:
+        connection.exec_driver_sql(f"SET LOCAL ROLE {role}")
+
+    told = {
+        (each.name, *each.labels): each.value
+        for each in read_gauges(connection)
+        if each.name.startswith("budget")
+    }
+
+    all_of_them = {
+        ("budgets", "user", "usd", "open"): 1,
+        ("budgets", "user", "usd", "warned"): 1,
+        ("budgets", "user", "usd", "used_up"): 1,
+        ("budgets", "tenant", "steps", "open"): 1,
+        ("budgets", "run", "steps", "used_up"): 1,
+        ("budget_use_ratio", "user", "usd"): 1.2,
+    }
+    assert told == ({} if role == "celeriac_api" else all_of_them)
+
+
 @pytest.mark.parametrize("role", ["celeriac_worker", "celeriac_api"])
 def test_the_logins_of_schedulers_and_of_the_api_may_read_them(
     connection: Connection, role: str

@@ -35,10 +35,12 @@ ROWS: Mapping[str, tuple[str, Sequence[str]]] = {
     "workers": ("Workers that neither left nor were declared dead", ("state",)),
     "lease_age_seconds": ("How long the most silent of them is silent", ()),
     "worker_deaths_last_hour": ("Workers declared dead within the hour", ("verdict",)),
+    "budgets": ("Budgets by how full they are", ("scope", "measure", "state")),
+    "budget_use_ratio": ("How much of its hard limit the fullest has used", ("scope", "measure")),
     "scheduler_leads": ("Whether some scheduler leads", ()),
     READ: ("Whether the rows could be read: without, the others are missing", ()),
 }
-"""By the name without its prefix, as migration 0015 has it."""
+"""By the name without its prefix, as `celeriac_storage.gauges` has it."""
 
 
 class Rows(Collector):
