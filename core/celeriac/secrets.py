@@ -25,7 +25,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from urllib.parse import quote, unquote
 
 from celeriac.errors import InvalidInput
@@ -136,6 +136,11 @@ def register_secret(value: str) -> None:
     _registered.add(value)
 
 
+def register_secrets(variables: Mapping[str, str]) -> None:
+    """Have `redact` replace what it would replace if these were variables of the environment."""
+    _registered.update(_secrets_among(variables))
+
+
 def forget_cached_secrets() -> None:
     """Forget what was registered, and read the environment again at the next use. For tests.
 
@@ -162,12 +167,14 @@ def _known_forms(_version: int) -> list[str]:
 
 @functools.cache
 def _secrets_of_environment() -> frozenset[str]:
-    return frozenset(
-        value
-        for name, content in os.environ.items()
-        for value in _secrets_of_variable(name, content.strip())
-        if len(value) >= MIN_SECRET_CHARACTERS and not _is_ordinary(value)
-    )
+    return frozenset(_secrets_among(os.environ))
+
+
+def _secrets_among(variables: Mapping[str, str]) -> Iterator[str]:
+    for name, content in variables.items():
+        for value in _secrets_of_variable(name, content.strip()):
+            if len(value) >= MIN_SECRET_CHARACTERS and not _is_ordinary(value):
+                yield value
 
 
 def _secrets_of_variable(name: str, content: str) -> Iterator[str]:

@@ -28,12 +28,13 @@ except SystemExit as ended:
         ("import celeriac", EVERYTHING),
         ("from celeriac import Agent, tool, ToolContext, Limits", {*SERVERS, *MODELS, *INTERFACE}),
         ("from celeriac import Client", {"celery", "kombu", *MODELS, *INTERFACE}),
+        ("from celeriac.mcp import mcp_tools", {*SERVERS, *MODELS, *INTERFACE, "mcp", "mcp_types"}),
         (HELP, {*SERVERS, *MODELS, "flower", "pydantic"}),
         ("import celeriac_scheduler.scheduler", {*MODELS, *INTERFACE}),
         ("import celeriac_api.app", {"celery", *MODELS, "flower", "typer"}),
         ("import celeriac_tasks.worker_service", {"flower", "openai", "typer"}),
     ],
-    ids=["celeriac", "agents", "client", "help", "scheduler", "api", "worker"],
+    ids=["celeriac", "agents", "client", "mcp", "help", "scheduler", "api", "worker"],
 )
 def test_an_entry_point_loads_nothing_that_it_does_not_need(code: str, unwanted: set[str]) -> None:
     report = "import sys; print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
