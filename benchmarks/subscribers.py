@@ -5,9 +5,9 @@
 Needs CELERIAC_DATABASE_URL (migrated) and CELERIAC_BROKER_URL (Redis). First IDLE readers (1,000)
 of runs in which nothing happens, a reader each; then, beside them, a reader for each of ACTIVE (50)
 runs that a worker executes. Prints one JSON line: memory, CPU and connections of the API process
-and transactions of the whole database with idle readers; then the milliseconds from an event, by
-the database's clock, to the frame at its reader, the commit in between included, and memory and
-connections at that time.
+and transactions of the whole database with idle readers; then memory, CPU and connections with the
+others, and the milliseconds from an event to the frame at its reader: from `at`, which is when its
+transaction began, and, where the server has `track_commit_timestamp = on`, from its commit.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -33,19 +33,21 @@ from celeriac.ids import DEFAULT_TENANT, UserId
 from celeriac.scripted import ScriptedModel, say
 from celeriac.settings import settings
 from celeriac.sse import Decoder
-from celeriac_storage import tokens
+from celeriac_storage import measuring, tokens
 from celeriac_storage.database import Database
 
 NOBODYS = Agent("nobodys", ScriptedModel([say("never")]))  # no worker has it: its runs only wait
 IDLE_SECONDS = 10.0
 CONNECT_SECONDS = 120.0
 SETTLE_SECONDS = 12.0  # an idle session tells its statistics ten seconds late
+Told = dict[tuple[str, int], tuple[float, float]]
+"""By run and seq of an event: when it was written and when it was read, in seconds."""
 PORT = int(os.environ.get("SUBSCRIBERS_PORT", "18080"))
 URL = f"http://127.0.0.1:{PORT}"
 
 
-async def read(url: str, token: str, run_id: str, delays: list[float], served: set[str]) -> None:
-    """Read a run's stream to its end, and note how old each event is when it is read."""
+async def read(url: str, token: str, run_id: str, told: Told, served: set[str]) -> None:
+    """Read a run's stream to its end, and note when each event was read that is younger."""
     address = urlsplit(url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     writer.write(
@@ -59,9 +61,10 @@ async def read(url: str, token: str, run_id: str, delays: list[float], served: s
         chunk = await reader.readexactly(size + 2)
         now = time.time()
         for frame in decoder.feed(chunk[:-2]):
-            at = datetime.fromisoformat(json.loads(frame.data)["at"]).timestamp()
+            event = json.loads(frame.data)
+            at = datetime.fromisoformat(event["at"]).timestamp()
             if at > began:
-                delays.append(1000 * (now - at))
+                told[run_id, event["seq"]] = at, now
             served.add(run_id)
     writer.close()
 
@@ -71,7 +74,7 @@ async def measure(
 ) -> tuple[dict[str, object], list[asyncio.Task[None]]]:
     empty = api.memory_info().rss
     served: set[str] = set()
-    tasks = [asyncio.create_task(read(url, token, run, [], served)) for run in idle]
+    tasks = [asyncio.create_task(read(url, token, run, {}, served)) for run in idle]
     await asyncio.to_thread(
         wait_until, lambda: len(served) == len(idle), CONNECT_SECONDS, "all readers to be served"
     )
@@ -115,6 +118,7 @@ async def run(idle: int, active: int) -> dict[str, object]:
     url = configured.database_url.get_secret_value()
     database = Database(url, connections=2)
     with database.begin() as connection:
+        measuring.create_tables(connection)
         _, token = tokens.create(
             connection, DEFAULT_TENANT, UserId("bench"), name="benchmark", roles=["operator"],
             expires_days=1, by=UserId("bench"),
@@ -129,27 +133,61 @@ async def run(idle: int, active: int) -> dict[str, object]:
         api = psutil.Process(popen.pid)
         silent = [client.start(NOBODYS, "silent").run_id for _ in range(idle)]
         cost, tasks = await measure(URL, token, silent, api, database)
-        processes.start_scheduler()
-        worker = processes.start_worker()
-        processes.wait_for_workers(worker)
-        delays: list[float] = []
+        # All readers are there before the first step: a slow machine would work ahead of them.
+        told: Told = {}
+        served: set[str] = set()
         runs = [client.start(agents.throughput, "busy").run_id for _ in range(active)]
-        await asyncio.gather(*(read(URL, token, each, delays, set()) for each in runs))
+        readers = [asyncio.create_task(read(URL, token, each, told, served)) for each in runs]
+        await asyncio.to_thread(
+            wait_until, lambda: len(served) == active, CONNECT_SECONDS, "all readers to be served"
+        )
+        processes.start_scheduler()
+        worker = await asyncio.to_thread(processes.start_worker)
+        await asyncio.to_thread(processes.wait_for_workers, worker)
+        cpu, began = api.cpu_times(), time.monotonic()
+        await asyncio.gather(*readers)
+        then, seconds = api.cpu_times(), time.monotonic() - began
+        used = then.user + then.system - cpu.user - cpu.system
         busy = {
+            "api_cpu_percent_busy": round(100 * used / seconds, 1),
             "api_rss_mb_busy": round(api.memory_info().rss / 2**20, 1),
             "api_connections_to_servers_busy": connections(api),
         }
         for run_id in silent:
             client.cancel(run_id)
         await asyncio.gather(*tasks)
-    centiles = statistics.quantiles(delays, n=100)
+    commits = commit_times(database, runs)
     return {
         **cost,
         **busy,
         "active_runs": active,
-        "events": len(delays),
-        "event_to_frame_ms": {"p50": round(centiles[49], 1), "p99": round(centiles[98], 1)},
+        "events": len(told),
+        "event_to_frame_ms": centiles([read - at for at, read in told.values()]),
+        "commit_to_frame_ms": centiles(
+            [read - commits[event] for event, (_, read) in told.items() if event in commits]
+        ),
     }
+
+
+def commit_times(database: Database, runs: Sequence[str]) -> Mapping[tuple[str, int], float]:
+    """When each event of the runs was committed; none if the server does not keep that."""
+    with database.connect() as connection:
+        if connection.exec_driver_sql("SHOW track_commit_timestamp").scalar() != "on":
+            return {}
+        rows = connection.exec_driver_sql(
+            "SELECT run_id, seq, pg_xact_commit_timestamp(xmin) FROM celeriac.events"
+            " WHERE run_id = ANY (%s)",
+            (list(runs),),
+        )
+        return {(run_id, seq): at.timestamp() for run_id, seq, at in rows}
+
+
+def centiles(seconds: Sequence[float]) -> dict[str, float] | None:
+    """Median and 99th percentile, in milliseconds."""
+    if len(seconds) < 2:
+        return None
+    cuts = statistics.quantiles(seconds, n=100)
+    return {"p50": round(1000 * cuts[49], 1), "p99": round(1000 * cuts[98], 1)}
 
 
 def _listens(pid: int) -> bool:

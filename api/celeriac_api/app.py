@@ -96,7 +96,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     # As many at once as there are connections: more would hold a thread to wait for one.
     anyio.to_thread.current_default_thread_limiter().total_tokens = service.settings.connections
     broker_url = service.settings.broker_url
-    hub = Hub(service.tenants, broker_url.get_secret_value() if broker_url else None)
+    url = broker_url.get_secret_value() if broker_url else None
+    hub = Hub(service.tenant, service.lookout, url)
     async with hub.running():
         app.state.hub = app.state.figures.streams.hub = hub
         yield

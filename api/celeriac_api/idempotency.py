@@ -16,7 +16,6 @@ from starlette.exceptions import HTTPException
 
 from celeriac.client.operations import Operation
 from celeriac.errors import CeleriacError
-from celeriac.ids import RunId
 from celeriac.testpoints import reach
 from celeriac_api.authentication import CurrentCaller
 from celeriac_api.caller import Caller, service_of
@@ -94,15 +93,8 @@ class Order:
                     operation.note_refusal(connection, refused)
             raise
         reach("api.after_commit")
-        self._wake_readers(told.body)
         operation.finish(transactions)
         return _response(answer)
-
-    def _wake_readers(self, body: object) -> None:
-        """Of the run that was asked for something, and of the one that the answer names."""
-        named = body.get("run_id") if isinstance(body, dict) else getattr(body, "run_id", None)
-        runs = {self.request.path_params.get("run_id"), named}
-        service_of(self.request).wake_readers(RunId(str(each)) for each in runs if each)
 
     def _stored_key(self) -> Key | None:
         if self.key is None:

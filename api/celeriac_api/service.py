@@ -1,23 +1,23 @@
 """What all requests of one API process share: its connections, and what is known of them."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from sqlalchemy import Connection
 
 from celeriac.client.first_step import FirstStep
 from celeriac.errors import InvalidInput
-from celeriac.ids import RunId, TenantId
+from celeriac.ids import TenantId
 from celeriac.settings import Settings
 from celeriac_api.jwt_tokens import Issuer
 from celeriac_api.limits import RateLimit
 from celeriac_api.strangers import Strangers
+from celeriac_api.streaming.hub import LOOKS_AT_ONCE
 from celeriac_storage.database import Database
 from celeriac_storage.schema import check_schema
 from celeriac_storage.tenancy import TenantDatabase, may_restrict
 from celeriac_tasks.bell import Bell
-from celeriac_tasks.broker_url import is_redis_url
 
 logger = logging.getLogger(__name__)
 
@@ -33,20 +33,26 @@ class Service:
         if settings.database_url is None:
             raise InvalidInput("the API needs a database: set CELERIAC_DATABASE_URL")
         self.settings = settings
+        broker_url = settings.broker_url.get_secret_value() if settings.broker_url else None
+        self._bell = Bell.of_broker(broker_url)
         self.database = Database(
             settings.database_url.get_secret_value(),
             application_name=lambda: "celeriac-api",
             connections=settings.connections,
             lock_timeout_milliseconds=LOCK_TIMEOUT_MILLISECONDS,
             pre_ping=True,
+            tell=None if self._bell is None else self._bell.ring,
         )
-        broker_url = settings.broker_url.get_secret_value() if settings.broker_url else None
+        # Readers are told of what has committed even if all the others are in use. One that was
+        # lost is noticed by the look that fails, which is repeated: none pays for asking first.
+        self._lookout = Database(
+            self.database.url,
+            application_name=lambda: "celeriac-api",
+            connections=LOOKS_AT_ONCE,
+        )
         self.first_step = FirstStep(settings) if broker_url is not None else None
         self.rate_limit = RateLimit(
             settings.api_requests_per_second, settings.api_burst_requests, broker_url
-        )
-        self._bell = (
-            Bell(broker_url) if broker_url is not None and is_redis_url(broker_url) else None
         )
         self.strangers = Strangers(self.begin, broker_url)
         self.issuer = Issuer.of_settings(settings)
@@ -59,6 +65,7 @@ class Service:
         self.strangers.close()
         if self._bell is not None:
             self._bell.close()
+        self._lookout.close()
         self.database.close()
 
     @contextmanager
@@ -67,23 +74,14 @@ class Service:
         with self.ready().begin() as connection:
             yield connection
 
-    def wake_readers(self, runs: Iterable[RunId]) -> None:
-        """Tell whoever follows these runs, on any API process, that something has committed."""
-        if self._bell is not None:
-            for run_id in runs:
-                self._bell.ring(run_id)
-
     def tenant(self, tenant_id: TenantId, owners: Sequence[str] = ()) -> TenantDatabase:
         """The database as this tenant sees it, with what is remembered of these users."""
-        return self.tenants([tenant_id], owners)
+        return self._seen_by(self.ready(), [tenant_id], owners)
 
-    def tenants(self, tenant_ids: Sequence[TenantId], owners: Sequence[str] = ()) -> TenantDatabase:
-        """The database as all of these together see it."""
-        database = self.ready()
-        assert self._is_restricted is not None
-        return TenantDatabase(
-            database, tenant_ids, owners=owners, is_restricted=self._is_restricted
-        )
+    def lookout(self, tenant_ids: Sequence[TenantId]) -> TenantDatabase:
+        """The database as all of these together see it, for looks at what is new."""
+        self.ready()
+        return self._seen_by(self._lookout, tenant_ids)
 
     def ready(self) -> Database:
         """The database, with its schema as this code needs it. Raises `DatabaseUnavailable` or
@@ -98,3 +96,11 @@ class Service:
                     "tenants apart, only the statements themselves: make it a member of that role"
                 )
         return self.database
+
+    def _seen_by(
+        self, database: Database, tenant_ids: Sequence[TenantId], owners: Sequence[str] = ()
+    ) -> TenantDatabase:
+        assert self._is_restricted is not None
+        return TenantDatabase(
+            database, tenant_ids, owners=owners, is_restricted=self._is_restricted
+        )

@@ -33,6 +33,7 @@ from celeriac_storage import verdicts
 from celeriac_storage.database import TCP_OPTIONS, Database, libpq_url
 from celeriac_storage.health import SCHEDULER_APPLICATION_NAME
 from celeriac_storage.schema import check_schema
+from celeriac_tasks.bell import Bell
 from celeriac_tasks.broker import Broker
 from celeriac_tasks.celery_app import make_app
 from celeriac_tasks.metrics.exporter import start_exporter
@@ -92,6 +93,8 @@ class Scheduler:
         assert settings.database_url is not None
         self._settings = settings
         self._holder = uuid4().hex
+        url = settings.broker_url
+        self._bell = Bell.of_broker(url.get_secret_value() if url else None)
         self._database = Database(
             settings.database_url.get_secret_value(),
             application_name=lambda: SCHEDULER_APPLICATION_NAME,
@@ -99,6 +102,7 @@ class Scheduler:
             connections=1,
             idle_limit_seconds=settings.lease_seconds,
             lock_timeout_milliseconds=LOCK_TIMEOUT_MILLISECONDS,
+            tell=None if self._bell is None else self._bell.ring,
         )
         app = make_app(settings)
         self._publisher = Publisher(app)
@@ -150,6 +154,8 @@ class Scheduler:
                 self._pause_for(error)
         if self._retention is not None:
             self._retention.stop()
+        if self._bell is not None:
+            self._bell.close()
         self._database.close()
 
     def _start_exporter(self) -> None:

@@ -26,6 +26,7 @@ from celeriac.ids import (
 )
 from celeriac.limits import Use
 from celeriac.states import Phase, RunKind
+from celeriac_storage import news
 from celeriac_storage.budget_limits import HAS_BUDGETS
 from celeriac_storage.database import fetch_row
 from celeriac_storage.requests import cancel_as_asked
@@ -284,6 +285,7 @@ def stumble(connection: Connection, claim: Claim, error: dict[str, JsonValue]) -
     ).fetchone()
     if row is None:
         return False
+    news.add(connection, claim.run_id)
     if not row[0]:
         cancel_as_asked(connection, [claim.run_id])
     return bool(row[0])

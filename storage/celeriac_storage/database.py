@@ -15,7 +15,9 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from celeriac import codec
 from celeriac.errors import DatabaseUnavailable, InvalidInput
+from celeriac.ids import RunId
 from celeriac.secrets import redact, redact_url
+from celeriac_storage import news
 
 OLDEST_SERVER = 150000  # PostgreSQL 15, as pg's server_version_num
 CONNECT_TIMEOUT_SECONDS = 5
@@ -71,9 +73,10 @@ class Database:
     `application_name` is asked for each new session. `idle_limit_seconds` makes the server end a
     session that sits in an open transaction for longer: a frozen worker must not hold its row
     locks. `pre_ping` costs a round trip before each use, and notices a connection that was lost
-    meanwhile; without it the first statement after an outage fails. A forked child gets a fresh
-    pool; its copies of the parent's sockets are closed without a word to the server, since those
-    sessions are the parent's.
+    meanwhile; without it the first statement after an outage fails. `tell` is called with each run
+    of which something new has been committed (`news`); it must not wait for anything. A forked
+    child gets a fresh pool; its copies of the parent's sockets are closed without a word to the
+    server, since those sessions are the parent's.
     """
 
     def __init__(
@@ -86,10 +89,12 @@ class Database:
         lock_timeout_milliseconds: int = 0,  # 0: wait for a row lock as long as it takes
         connect_timeout_seconds: int = CONNECT_TIMEOUT_SECONDS,
         pre_ping: bool = False,
+        tell: Callable[[RunId], None] | None = None,
     ) -> None:
         self.url = url
         self.is_pooled = False  # behind a pooler: known after the first connection
         self._application_name = application_name
+        self._tell = tell
         self._idle_limit_seconds = idle_limit_seconds
         self._lock_timeout_milliseconds = lock_timeout_milliseconds
         self._sockets: weakref.WeakSet[psycopg.Connection[Any]] = weakref.WeakSet()
@@ -115,7 +120,11 @@ class Database:
     @contextmanager
     def connect(self) -> Iterator[Connection]:
         """A connection on which each statement is a transaction of its own."""
-        with _translated(self.url), self._engine.connect() as connection:
+        with (
+            _translated(self.url),
+            self._engine.connect() as connection,
+            news.collected(connection, self._tell),
+        ):
             yield connection
 
     @contextmanager
@@ -125,7 +134,11 @@ class Database:
         If the block itself commits or rolls back, what follows is a new transaction, never
         autocommit: half of a tool's writes must not slip out one by one.
         """
-        with _translated(self.url), self._engine.connect() as connection:
+        with (
+            _translated(self.url),
+            self._engine.connect() as connection,
+            news.collected(connection, self._tell),
+        ):
             driver = driver_of(connection)
             driver.autocommit = False
             try:

@@ -11,6 +11,7 @@ from celeriac.codec import JsonValue
 from celeriac.ids import ApprovalId, CallId, RunId
 from celeriac.rollback import Rollback
 from celeriac.states import EffectKind, EffectState
+from celeriac_storage import news
 from celeriac_storage.claims import Claim, refusal
 from celeriac_storage.database import fetch_row
 
@@ -195,6 +196,7 @@ def begin_attempt(
     )
     if row is None:
         raise refusal(connection, claim)
+    news.add(connection, claim.run_id)
     return Attempt(row[0], row[1])
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from celeriac.codec import JsonValue, dumps
 from celeriac.ids import RunId
 from celeriac.states import EffectState, RunStatus
-from celeriac_storage import approvals, children
+from celeriac_storage import approvals, children, news
 from celeriac_storage.settling import UNANSWERED, settle
 
 
@@ -62,6 +62,7 @@ def end(connection: Connection, run_id: RunId, was: RunStatus, ending: Ending) -
             "events": dumps(events),
         },
     )
+    news.add(connection, run_id)
     children.report_end(connection, run_id)
 
 

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection
-
 from celeriac.ids import RunId
 from celeriac.reports import Event
 from celeriac.states import RunStatus
 from celeriac_storage.reading import Position
 from celeriac_storage.requests import unknown_run
+from celeriac_storage.tenancy import TenantDatabase
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +26,10 @@ class Page:
         return self.position.status.is_terminal and is_whole
 
 
-def read_page(connection: Connection, run_id: RunId, after: int, limit: int) -> Page:
+def read_page(tenants: TenantDatabase, run_id: RunId, after: int, limit: int) -> Page:
     """The run's next events after `after`, at most `limit`. Raises `UnknownRun`."""
     # One statement, so one moment: a run must not look ended beside events that lack its end.
-    rows = connection.exec_driver_sql(
+    rows = tenants.fetch(
         """
         SELECT status, step, epoch, last_event_seq, event.seq, event.type, event.at, event.data
         FROM celeriac.runs AS run
@@ -42,7 +41,7 @@ def read_page(connection: Connection, run_id: RunId, after: int, limit: int) -> 
         WHERE run.run_id = %s ORDER BY event.seq
         """,
         (after, limit, run_id),
-    ).all()
+    )
     if not rows:
         raise unknown_run(run_id)
     status, step, epoch, last_event_seq = rows[0][:4]
@@ -52,11 +51,11 @@ def read_page(connection: Connection, run_id: RunId, after: int, limit: int) -> 
     )
 
 
-def read_news(connection: Connection, heads: Mapping[RunId, int], limit: int) -> list[Event]:
+def read_news(tenants: TenantDatabase, heads: Mapping[RunId, int], limit: int) -> list[Event]:
     """The next events of each run after the `seq` that is given for it, at most `limit` of a run;
     in the order of the runs' ids, and of `seq`. A run without news costs a look at its row.
     """
-    rows = connection.exec_driver_sql(
+    rows = tenants.fetch(
         """
         SELECT run_id, event.seq, event.type, event.at, event.data
         FROM unnest(%(run_ids)s::text[], %(heads)s::integer[]) AS known (run_id, head)

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from celeriac.ids import RunId
 from celeriac.states import Phase
+from celeriac_storage import news
 from celeriac_storage.dispatch import Due
 
 
@@ -37,7 +38,9 @@ def pause(
         """,
         {**parameters, "phase": phase},
     )
-    return [RunId(row[0]) for row in rows]
+    paused = [RunId(row[0]) for row in rows]
+    news.add(connection, *paused)
+    return paused
 
 
 def wake(
@@ -78,4 +81,6 @@ def wake(
             "is_published": is_published,
         },
     )
-    return [Due(*row) for row in rows]
+    woken = [Due(*row) for row in rows]
+    news.add(connection, *(due.run_id for due in woken))
+    return woken

@@ -19,7 +19,7 @@ from celeriac.codec import JsonValue, dumps
 from celeriac.errors import Conflict, UnknownRun
 from celeriac.ids import RunId, UserId
 from celeriac.states import Phase, RunKind, RunStatus
-from celeriac_storage import ending, run_events
+from celeriac_storage import ending, news, run_events
 from celeriac_storage.threads import HOLDS_THREAD, wake_next_of_thread
 
 
@@ -220,6 +220,7 @@ def _ask(connection: Connection, run_id: RunId, by: UserId) -> None:
         """,
         {"run_id": run_id, "data": dumps({"by": by})},
     )
+    news.add(connection, run_id)
 
 
 def _cancel(

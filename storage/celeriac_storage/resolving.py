@@ -15,7 +15,7 @@ from celeriac.errors import Conflict, UnknownCall
 from celeriac.ids import CallId, RunId, UserId, WorkerId
 from celeriac.rollback import Rollback
 from celeriac.states import EffectState, RunStatus
-from celeriac_storage import lost_calls
+from celeriac_storage import lost_calls, news
 from celeriac_storage.requests import erased, unknown_run
 from celeriac_storage.settling import settle
 from celeriac_storage.threads import wait_for_turn
@@ -338,6 +338,7 @@ def _note(
         """,
         {"run_id": run_id, "goes_on": goes_on, "type": type_, "data": dumps(data)},
     ).one()
+    news.add(connection, run_id)
     if not goes_on:
         return RunStatus.NEEDS_ATTENTION
     if wait_for_turn(connection, run_id, tenant_id, thread_id):

@@ -6,6 +6,7 @@ from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.ids import RunId
+from celeriac_storage import news
 
 
 def append(
@@ -40,3 +41,4 @@ def append(
             "events": dumps([[type_, data] for type_, data in events]),
         },
     )
+    news.add(connection, run_id)

@@ -20,6 +20,7 @@ from sqlalchemy import Connection
 
 from celeriac import reports
 from celeriac.ids import RunId, TenantId, UserId
+from celeriac_storage import news
 from celeriac_storage.dispatch import BATCH, Due
 from celeriac_storage.entry_ends import Outcome, end_entry
 from celeriac_storage.threads import HOLDS_THREAD
@@ -116,7 +117,9 @@ def fire_due(connection: Connection, limit: int = BATCH) -> list[Due]:
         """,
         {"start": START, "limit": limit},
     )
-    return [Due(*row) for row in rows]
+    woken = [Due(*row) for row in rows]
+    news.add(connection, *(due.run_id for due in woken))
+    return woken
 
 
 def fire_entries(connection: Connection, limit: int = BATCH) -> list[Due]:
@@ -217,6 +220,7 @@ def begin_delayed(connection: Connection, limit: int = BATCH) -> list[Due]:
         """,
         {"run_ids": run_ids, "start": START},
     )
+    news.add(connection, *run_ids)
     return [Due(*row) for row in rows]
 
 

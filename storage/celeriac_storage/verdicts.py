@@ -13,6 +13,7 @@ from typing import Literal
 from sqlalchemy import Connection
 
 from celeriac.ids import RunId, WorkerId
+from celeriac_storage import news
 from celeriac_storage.claims import STRIKES_BEFORE_ATTENTION
 from celeriac_storage.dispatch import BATCH, Due
 from celeriac_storage.requests import cancel_as_asked
@@ -165,6 +166,7 @@ def _take_back(connection: Connection, lost: str) -> list[Due]:
         """,
         {"limit": STRIKES_BEFORE_ATTENTION, "batch": BATCH, "silences": SILENCES_PER_STRIKE},
     ).all()
+    news.add(connection, *(RunId(row[0]) for row in rows))
     cancel_as_asked(connection, [RunId(row[0]) for row in rows if not row[3]])
     return [Due(*row[:3]) for row in rows if row[3]]
 

@@ -11,45 +11,70 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import redis
 
+from celeriac.errors import InvalidInput
 from celeriac.ids import RunId
 from celeriac_tasks.broker_url import check_redis_url, is_redis_url
 
 logger = logging.getLogger(__name__)
 
 GATHER_SECONDS = 0.005
-"""What is rung within this time goes out together: no command for each of hundreds of commits."""
+"""After a ring, what is rung within this time goes out together: no command for each of hundreds of
+commits, and no wait for a single one."""
 TROUBLE_SECONDS = 1.0
 _TIMEOUTS: dict[str, Any] = {"socket_timeout": 5, "socket_connect_timeout": 5}
 
 
 class Bell:
-    """Rings for the readers of runs, in a thread of its own: no step waits for it."""
+    """Rings for the readers of runs, in a thread of its own: no step waits for it. The thread
+    begins with the first ring, and anew in a forked child."""
 
     def __init__(self, broker_url: str) -> None:
         self._redis = redis.Redis.from_url(broker_url, **_TIMEOUTS)
         self._rung: SimpleQueue[RunId | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._live, name="celeriac-bell", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    @classmethod
+    def of_broker(cls, broker_url: str | None) -> Self | None:
+        """One on this broker; none if it is no Redis, or its URL cannot be used: whoever needs the
+        broker will say so."""
+        if broker_url is None or not is_redis_url(broker_url):
+            return None
+        try:
+            check_redis_url(broker_url)
+        except InvalidInput:
+            return None
+        return cls(broker_url)
 
     def ring(self, run_id: RunId) -> None:
         """Tell the readers of this run that there is something new."""
         self._rung.put(run_id)
+        if self._thread is None or not self._thread.is_alive():
+            self._start()
 
     def close(self) -> None:
         """Ring for what is left, and end the thread."""
-        self._rung.put(None)
-        self._thread.join(TROUBLE_SECONDS)
+        if self._thread is not None and self._thread.is_alive():
+            self._rung.put(None)
+            self._thread.join(TROUBLE_SECONDS)
         self._redis.close()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(
+                    target=self._live, name="celeriac-bell", daemon=True
+                )
+                self._thread.start()
 
     def _live(self) -> None:
         is_over = False
         while not is_over:
             rung = {self._rung.get()}
-            time.sleep(GATHER_SECONDS)
             try:
                 while True:
                     rung.add(self._rung.get_nowait())
@@ -62,6 +87,7 @@ class Bell:
                         if run_id is not None:
                             pipeline.publish(channel(run_id), "")
                     pipeline.execute()
+                time.sleep(GATHER_SECONDS)
             except redis.RedisError as error:
                 logger.info("readers are not woken, and look for themselves: %s", error)
                 time.sleep(TROUBLE_SECONDS)

@@ -124,5 +124,4 @@ def _publish_others(worker: WorkerProcess, started: Sequence[Due], parent: Due |
     for due in started:
         worker.publish(due.run_id, due.step, due.queue)
     if parent is not None:
-        worker.wake_readers(parent.run_id)
         worker.publish(parent.run_id, parent.step, parent.queue)

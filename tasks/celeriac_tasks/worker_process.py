@@ -61,6 +61,7 @@ class WorkerProcess:
         self.pid = os.getpid()
         self.agents = {name: load_agent(agent) for name, agent in agents.items()}
         self.deadlines = {name: agent.step_deadline_seconds for name, agent in agents.items()}
+        self._bell = Bell.of_broker(_broker_url(settings))
         # Two pools, so that a step which waits for an active place with its tool's transaction open
         # never holds the connection that those inside are waiting for.
         own = settings.active_steps + SPARE_CONNECTIONS
@@ -68,7 +69,6 @@ class WorkerProcess:
         self.tool_database = self._make_database(url, max(2, settings.connections - own))
         self.publisher = Publisher(app)
         self.hearing = Hearing(self.database)
-        self._bell = Bell(_broker_url(settings)) if is_redis(settings) else None
         self.text_streams = TextStreams(_broker_url(settings)) if is_redis(settings) else None
         self._backlog = Backlog(Broker(app), settings.queue_names)
         self.conversations = ConversationCache()
@@ -87,6 +87,7 @@ class WorkerProcess:
                 connections=1,
                 connect_timeout_seconds=connect_timeout_seconds(settings.lease_seconds),
                 pre_ping=True,  # after a restart of the server, the first renewal must not fail
+                tell=self.wake_readers,
             ),
             Lifeline(
                 direct_url.get_secret_value() if direct_url else url,
@@ -111,6 +112,7 @@ class WorkerProcess:
             application_name=lambda: application_name(self.worker_id),
             connections=connections,
             idle_limit_seconds=self.settings.lease_seconds,
+            tell=self.wake_readers,
         )
 
     @property

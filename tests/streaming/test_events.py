@@ -2,7 +2,8 @@
 
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from urllib.parse import urlsplit
 
 import httpx2
@@ -10,13 +11,16 @@ import pytest
 import redis
 from sqlalchemy import Connection
 
+from celeriac.client import Client
 from celeriac.codec import JsonValue
 from celeriac.ids import RunId
+from celeriac_api.streaming import hub
 from celeriac_storage import run_events
+from tests.api.server import Api, serving
 from tests.crash.agents import counter
 from tests.crash.stack import Stack
 from tests.streaming.conftest import Service, make_token
-from tests.streaming.subscriber import port_of
+from tests.streaming.subscriber import Subscriber, port_of
 from tests.waiting import eventually
 
 LAST = "run.cancelled"
@@ -131,6 +135,16 @@ def test_every_reader_on_every_process_gets_the_table_while_four_workers_write(
         append(connection, held, 1)
         for each in first[:-2]:
             each.wait(lambda each: each.seqs, "events of other runs")
+        eventually(
+            lambda: connection.exec_driver_sql(
+                "SELECT clock_timestamp() - transaction_timestamp() > interval '2 s'"
+            ).scalar_one(),
+            what="it has been open for two seconds of the database's time",
+        )
+        last_committed = service.seqs(held)[-1]
+        assert {seq for each in first[-2:] for seq in each.seqs} <= set(
+            range(1, last_committed + 1)
+        )
     api.kill_group()
     back = [
         service.subscribe(other_url, run, last_event_id=str(each.seqs[-1] if each.seqs else 0))
@@ -268,29 +282,96 @@ def test_many_readers_of_ten_runs_get_what_one_would(service: Service) -> None:
     assert len(read) == 300
 
 
-def test_what_is_asked_over_http_wakes_readers_at_once(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from celeriac_api.streaming import hub
-    from tests.api.server import serving
-
+@pytest.fixture
+def never_polling(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    """An API whose readers hear of what rings, and of nothing else."""
     monkeypatch.setattr(hub, "POLL_SECONDS", 3600.0)
     monkeypatch.setattr(hub, "DEAF_POLL_SECONDS", 3600.0)
-    run_id = start(service.stack)
     with serving(service.stack.database, service.stack.broker.url) as api:
-        subscriber = service.subscribe(api.url, run_id)
-        subscriber.wait(lambda each: each.names == BEGIN, "the first events")
-        olga = api.holder_of(service.token)
-        eventually(lambda: service.listeners(run_id), what="the API listens for the run")
+        yield api
 
-        olga.post(f"/v1/runs/{run_id}/cancel")
 
-        assert subscriber.wait_for_end().names == [*BEGIN, LAST]
+def listen(service: Service, api: Api, run_id: str) -> Subscriber:
+    subscriber = service.subscribe(api.url, run_id)
+    subscriber.wait(lambda each: each.seqs == service.seqs(run_id), "the first events")
+    eventually(lambda: service.listeners(run_id), what="the API listens for the run")
+    return subscriber
+
+
+def test_what_is_asked_over_http_wakes_readers_at_once(
+    service: Service, never_polling: Api
+) -> None:
+    run_id = start(service.stack)
+    subscriber = listen(service, never_polling, run_id)
+    olga = never_polling.holder_of(service.token)
+
+    olga.post(f"/v1/runs/{run_id}/cancel")
+
+    assert subscriber.wait_for_end().names == [*BEGIN, LAST]
+
+
+def test_what_a_client_of_the_database_asks_wakes_readers_at_once(
+    service: Service, never_polling: Api
+) -> None:
+    run_id = start(service.stack)
+    subscriber = listen(service, never_polling, run_id)
+
+    with Client(service.stack.database.url, service.stack.broker.url) as client:
+        client.cancel(run_id)
+
+    assert subscriber.wait_for_end().names == [*BEGIN, LAST]
+
+
+def test_what_a_scheduler_does_wakes_readers_at_once(service: Service, never_polling: Api) -> None:
+    stack = service.stack
+    overdue = stack.client.start(counter, "go", deadline=timedelta(hours=1)).run_id
+    delayed = stack.client.start(counter, "go", delay=timedelta(hours=1)).run_id
+    readers = [listen(service, never_polling, run) for run in (overdue, delayed)]
+    stack.start_scheduler()
+
+    stack.execute("UPDATE celeriac.runs SET deadline_at = now() WHERE deadline_at IS NOT NULL")
+    readers[0].wait(lambda each: "run.failed" in each.names, "the end by its deadline")
+    stack.execute("UPDATE celeriac.timers SET due_at = now()")
+    readers[1].wait(lambda each: "run.woken" in each.names, "the begin by its timer")
+    service.start_worker(test_points="step.after_claim=kill")
+    readers[1].wait(lambda each: "run.recovered" in each.names, "the verdict about its worker")
+
+
+def test_what_rang_while_the_database_was_away_is_looked_at_later(
+    service: Service, never_polling: Api
+) -> None:
+    run_id = start(service.stack)
+    subscriber = listen(service, never_polling, run_id)
+    for count in range(3, 6):
+        service.stack.query(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'celeriac-api' AND datname = current_database()"
+        )
+        say(service.stack, run_id, 1)
+        ring(service, run_id)  # once, and nobody looks if this look fails
+
+        eventually(lambda: subscriber.seqs[-1], until=count.__eq__, what="the next event")
+
+
+def test_a_poll_in_many_looks_leaves_no_run_out(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "POLLED_AT_ONCE", 3)
+    runs = [start(service.stack) for _ in range(10)]
+    with serving(service.stack.database, broker_url=None) as api:
+        readers = [service.subscribe(api.url, run) for run in runs]
+        for each in readers:
+            each.wait(lambda each: each.names == BEGIN, "the first events")
+
+        for run in runs:
+            service.stack.client.cancel(run)  # and nobody rings
+
+        for each in readers:
+            assert each.wait_for_end().names == [*BEGIN, LAST]
 
 
 def test_a_silent_stream_is_kept_alive(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     from celeriac_api.streaming import routes
-    from tests.api.server import serving
 
     monkeypatch.setattr(routes, "HEARTBEAT_SECONDS", 0.05)
     run_id = start(service.stack)
@@ -305,7 +386,6 @@ def test_a_stream_that_has_lasted_its_time_ends_and_is_gone_on_with(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from celeriac_api.streaming import routes
-    from tests.api.server import serving
 
     monkeypatch.setattr(routes, "LASTS_SECONDS", 0.2)
     run_id = start(service.stack)

@@ -9,16 +9,14 @@ All of this runs on the event loop; only the statements run in threads, a few at
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence, Set
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from itertools import groupby
-from typing import TypeVar
 
 import anyio
 import anyio.to_thread
 from redis.exceptions import RedisError
-from sqlalchemy import Connection
 
 from celeriac.errors import DatabaseUnavailable
 from celeriac.ids import RunId, TenantId
@@ -28,20 +26,25 @@ from celeriac_api.streaming.text_in_progress import TextInProgress
 from celeriac_storage import following
 from celeriac_storage.following import Page
 from celeriac_storage.reading import Position
-from celeriac_storage.tenancy import Transactions
+from celeriac_storage.tenancy import TenantDatabase
 
 logger = logging.getLogger(__name__)
 
 GATHER_SECONDS = 0.005
-"""Runs that are woken within this time are looked at together."""
+"""After a look, runs that are woken within this time are looked at together."""
 POLL_SECONDS = 1.0  # all runs are looked at so often, whatever Redis says
 DEAF_POLL_SECONDS = 0.25  # and without Redis
+POLLED_AT_ONCE = 250
+"""Runs of one look of the poll: some 5 ms of a core, which those that are woken may have to wait
+for. Where there are more, the poll is spread over its period."""
 TROUBLE_SECONDS = 0.5
 QUEUED_EVENTS = 256  # that a reader may be behind before it is sent to Postgres
 EVENTS_PER_READ = 200  # of one run
-STATEMENTS_AT_ONCE = 4  # needs as many connections
+PAGES_AT_ONCE = 4  # needs as many connections
+LOOKS_AT_ONCE = 2  # the same: one where it rings, and one of the poll
 
-Answer = TypeVar("Answer")
+
+Turn = Callable[[], Awaitable[None]]
 
 
 class Feed:
@@ -108,20 +111,25 @@ class _Watch:
 class Hub:
     """Serves the readers of this process. Enter it on the event loop that they live on.
 
-    It reads through `tenants`: the database as the tenants of the runs see it that somebody reads.
+    It reads pages through `tenant`, the database as a tenant sees it, and looks for what is new
+    through `lookout`, the same for several: two looks at once, at most.
     """
 
     def __init__(
-        self, tenants: Callable[[Sequence[TenantId]], Transactions], broker_url: str | None
+        self,
+        tenant: Callable[[TenantId], TenantDatabase],
+        lookout: Callable[[Sequence[TenantId]], TenantDatabase],
+        broker_url: str | None,
     ) -> None:
-        self._tenants = tenants
+        self._tenant = tenant
+        self._lookout = lookout
         self._watches: dict[RunId, _Watch] = {}
         self._woken: set[RunId] = set()
         self._has_text: set[RunId] = set()
         self._is_woken = asyncio.Event()
         self._is_text = asyncio.Event()
-        self._next_poll = 0.0  # by the loop's clock
-        self._threads = anyio.CapacityLimiter(STATEMENTS_AT_ONCE)
+        self._pages = anyio.CapacityLimiter(PAGES_AT_ONCE)
+        self._looks = anyio.CapacityLimiter(LOOKS_AT_ONCE)
         is_redis = broker_url is not None and broker_url.startswith("redis")
         self._ear = (
             Ear(broker_url, self._wake, self._wake_for_text) if is_redis and broker_url else None
@@ -130,10 +138,10 @@ class Hub:
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Hub"]:
         """Serve until the end of the block."""
-        tasks = [asyncio.create_task(_again_and_again(self._look_for_events))]
+        turns: list[Turn] = [self._look_where_woken, self._poll]
         if (ear := self._ear) is not None:
-            tasks.append(asyncio.create_task(_again_and_again(ear.listen)))
-            tasks.append(asyncio.create_task(_again_and_again(partial(self._look_for_text, ear))))
+            turns += [ear.listen, partial(self._look_for_text, ear)]
+        tasks = [asyncio.create_task(_again_and_again(turn)) for turn in turns]
         try:
             yield self
         finally:
@@ -167,10 +175,14 @@ class Hub:
     async def read_page(self, tenant_id: TenantId, run_id: RunId, after: int) -> Page:
         """A page of the history of that tenant's run. Raises `UnknownRun` or
         `DatabaseUnavailable`."""
-        return await self._look(
-            [tenant_id],
-            partial(following.read_page, run_id=run_id, after=after, limit=EVENTS_PER_READ),
+        read = partial(
+            following.read_page,
+            self._tenant(tenant_id),
+            run_id=run_id,
+            after=after,
+            limit=EVENTS_PER_READ,
         )
+        return await anyio.to_thread.run_sync(read, limiter=self._pages)
 
     def _join(self, feed: Feed, seq: int, position: Position) -> _Watch:
         watch = self._watches.get(feed.run_id)
@@ -189,25 +201,37 @@ class Hub:
         self._has_text.add(run_id)
         self._is_text.set()
 
-    async def _look_for_events(self) -> None:
-        """At once in runs that are woken, and in all of them now and then."""
-        clock = asyncio.get_running_loop()
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(self._next_poll):
-                await self._is_woken.wait()
-            await asyncio.sleep(GATHER_SECONDS)
+    async def _look_where_woken(self) -> None:
+        """At once where it rings, and together where it rings meanwhile."""
+        await self._is_woken.wait()
         self._is_woken.clear()
         woken, self._woken = self._woken, set()
-        if clock.time() >= self._next_poll:
-            woken = set(self._watches)
-            is_deaf = self._ear is None or self._ear.is_deaf
-            self._next_poll = clock.time() + (DEAF_POLL_SECONDS if is_deaf else POLL_SECONDS)
-        heads = {run_id: self._watches[run_id].head for run_id in woken & self._watches.keys()}
+        try:
+            await self._look_for_events(woken)
+        except DatabaseUnavailable:
+            self._woken |= woken
+            self._is_woken.set()
+            raise
+        await asyncio.sleep(GATHER_SECONDS)
+
+    async def _poll(self) -> None:
+        """Look at all runs once, spread over the period: who is woken never waits for all."""
+        clock = asyncio.get_running_loop()
+        is_deaf = self._ear is None or self._ear.is_deaf
+        seconds, began = DEAF_POLL_SECONDS if is_deaf else POLL_SECONDS, clock.time()
+        runs = list(self._watches)
+        slices = max(1, -(-len(runs) // POLLED_AT_ONCE))
+        for number in range(slices):
+            await self._look_for_events(set(runs[number::slices]))
+            await asyncio.sleep(began + seconds * (number + 1) / slices - clock.time())
+
+    async def _look_for_events(self, runs: Set[RunId]) -> None:
+        heads = {run_id: self._watches[run_id].head for run_id in runs & self._watches.keys()}
         if not heads:
             return
-        tenants = {self._watches[run_id].tenant_id for run_id in heads}
-        read = partial(following.read_news, heads=heads, limit=EVENTS_PER_READ)
-        found = await self._look(sorted(tenants), read)
+        lookout = self._lookout(sorted({self._watches[run_id].tenant_id for run_id in heads}))
+        read = partial(following.read_news, lookout, heads=heads, limit=EVENTS_PER_READ)
+        found = await anyio.to_thread.run_sync(read, limiter=self._looks)
         for run_id, news in groupby(found, lambda event: event.run_id):
             self._give(run_id, list(news))
 
@@ -217,7 +241,7 @@ class Hub:
             return  # its last reader left meanwhile
         events = [event for event in events if event.seq > watch.head]
         if not events:
-            return  # of another watch of the run, which ended and began again meanwhile
+            return  # another look was faster, or its watch has ended and another one begun
         if len(events) >= EVENTS_PER_READ:
             self._wake(run_id)
         watch.head = events[-1].seq
@@ -245,17 +269,8 @@ class Hub:
             if len(pieces) == PIECES_PER_READ:
                 self._wake_for_text(run_id)
 
-    async def _look(
-        self, tenants: Sequence[TenantId], read: Callable[[Connection], Answer]
-    ) -> Answer:
-        def look() -> Answer:
-            with self._tenants(tenants).begin() as connection:
-                return read(connection)
 
-        return await anyio.to_thread.run_sync(look, limiter=self._threads)
-
-
-async def _again_and_again(turn: Callable[[], Awaitable[None]]) -> None:
+async def _again_and_again(turn: Turn) -> None:
     """What is missed by a turn that fails is found by the next poll, or when Redis is back."""
     while True:
         try:

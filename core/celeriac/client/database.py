@@ -16,6 +16,7 @@ from celeriac.settings import load_settings
 from celeriac_storage.database import Database
 from celeriac_storage.ownership import require_tenant
 from celeriac_storage.schema import check_schema
+from celeriac_tasks.bell import Bell
 
 
 class DatabaseDesk:
@@ -26,8 +27,12 @@ class DatabaseDesk:
         self.tenant_id = tenant_id
         settings = load_settings(database_url=database_url, broker_url=broker_url)
         self.first_step = FirstStep(settings) if broker_url is not None else None
+        self._bell = Bell.of_broker(broker_url)
         self._database = Database(
-            database_url, application_name=lambda: "celeriac-client", pre_ping=True
+            database_url,
+            application_name=lambda: "celeriac-client",
+            pre_ping=True,
+            tell=None if self._bell is None else self._bell.ring,
         )
         self._is_schema_checked = False
         self._watching = Watching(self.ready, broker_url, tenant_id)
@@ -35,6 +40,8 @@ class DatabaseDesk:
     def close(self) -> None:
         if self.first_step is not None:
             self.first_step.close()
+        if self._bell is not None:
+            self._bell.close()
         self._database.close()
 
     def answer(self, ask: Ask[Answer]) -> Answer:
