@@ -240,6 +240,12 @@ def is_connection_loss(error: BaseException) -> bool:
     )
 
 
+def is_lost_race(error: BaseException) -> bool:
+    """Whether the server rolled the transaction back because of others at the same time
+    (serialization failure, deadlock): the same again may well do."""
+    return sqlstate(error) in {"40001", "40P01"}
+
+
 def ends_transaction(error: BaseException, driver: psycopg.Connection[Any]) -> bool:
     """Whether the whole transaction on `driver` is lost with this error, so that nothing in it can
     go on.

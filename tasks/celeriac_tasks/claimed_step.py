@@ -4,11 +4,14 @@ What others ask of the run meanwhile is found by the commit, which misses: then 
 again, or what it did is recorded as the run's row allows it now (`heeding`).
 """
 
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import psycopg
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from celeriac.errors import DatabaseUnavailable, Fenced
 from celeriac.selection import ContextTooLong
@@ -18,6 +21,7 @@ from celeriac.testpoints import reach
 from celeriac_storage import effects, rollbacks, timers
 from celeriac_storage.claims import Claim, RequestsChanged
 from celeriac_storage.consuming import ApprovalLost
+from celeriac_storage.database import is_lost_race
 from celeriac_storage.dispatch import Due
 from celeriac_storage.effects import Effect
 from celeriac_storage.step_record import Committed, Next, StepRecord
@@ -43,7 +47,7 @@ from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.requesting import WAIT_FOR_CHILDREN, WAIT_FOR_RESULTS
 from celeriac_tasks.selecting import question_of
 from celeriac_tasks.thinking import think, unaskable
-from celeriac_tasks.transacting import commit_with_tool
+from celeriac_tasks.transacting import MAX_TRIES, commit_with_tool
 from celeriac_tasks.transition import Transition
 from celeriac_tasks.withdrawing import withdrawn
 from celeriac_tasks.worker_process import WorkerProcess
@@ -325,9 +329,10 @@ class ClaimedStep:
         others may have changed, by raising `RequestsChanged`: the whole step begins again.
 
         A commit whose answer got lost may have happened; the fence then tells, and the scheduler
-        publishes what it queued.
+        publishes what it queued. One that loses a race has not, and is no fault of the step's.
         """
         give_up_at = time.monotonic() + self._deadline_seconds
+        tries = 0
         while True:
             record = self._heeding(left.record)
             try:
@@ -347,6 +352,12 @@ class ClaimedStep:
                 if self._worker.is_draining or time.monotonic() > give_up_at:
                     raise
                 time.sleep(COMMIT_RETRY_SECONDS)
+            except (DBAPIError, psycopg.Error) as error:
+                tries += 1
+                if not is_lost_race(error) or tries == MAX_TRIES:
+                    raise
+                logger.info("run %s: step %s: %s", self._claim.run_id, self._claim.step, error)
+                time.sleep(random.uniform(0, COMMIT_RETRY_SECONDS))  # noqa: S311 - apart, no secret
 
     def _commit_in(self, connection: Connection, record: StepRecord) -> Committed:
         """Commit inside the transaction that a tool has written in."""

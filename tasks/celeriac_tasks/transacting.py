@@ -11,7 +11,7 @@ from celeriac.codec import JsonValue
 from celeriac.secrets import redact
 from celeriac.tools import Tool
 from celeriac_storage.claims import Claim
-from celeriac_storage.database import IDLE_IN_TRANSACTION, sqlstate
+from celeriac_storage.database import IDLE_IN_TRANSACTION, is_lost_race, sqlstate
 from celeriac_storage.step_record import Committed, StepRecord
 from celeriac_tasks.acting import Acting, ToolFailed
 from celeriac_tasks.calling import Raised
@@ -20,7 +20,6 @@ from celeriac_tasks.transition import Transition
 from celeriac_tasks.worker_process import WorkerProcess
 
 MAX_TRIES = 5
-_LOST_RACES = {"40001", "40P01"}  # serialization failure, deadlock
 _OUT_OF_TIME = {"57014", "55P03"}  # statement_timeout, lock_timeout: `begin_transactional`
 # Our trigger refused a COMMIT, or the mark that `begin_transactional` set is gone with its
 # transaction, which the commit's own check finds.
@@ -72,7 +71,7 @@ def commit_with_tool(
             failed = acting.failed(failure.raised)
         except (DBAPIError, InvalidRequestError, psycopg.Error) as error:
             state = sqlstate(error)
-            if state in _LOST_RACES and tries_left:
+            if is_lost_race(error) and tries_left:
                 continue
             is_ended = state in _ENDED_BY_TOOL or isinstance(error, InvalidRequestError)
             if not is_marked or (has_returned and not is_ended):

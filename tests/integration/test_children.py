@@ -14,7 +14,9 @@ from celeriac.scripted import ScriptedModel, ToolCall, Turn, call, say
 from celeriac.states import Phase, RunStatus
 from celeriac_scheduler.overdue import cancel_orphans
 from celeriac_storage import deadlines
+from celeriac_storage.database import Database
 from tests.family import Family
+from tests.waiting import eventually
 
 SEEN: list[str] = []  # what the model of `colleague` was shown, the latest last
 
@@ -442,3 +444,35 @@ def test_the_audit_finds_a_parent_that_waits_for_nobody(database_url: str, broke
         family, "UPDATE celeriac.runs SET child_tokens_used = 5 WHERE run_id = %s", run_id
     )
     family.close()
+
+
+def test_an_end_that_loses_a_race_is_committed_again_under_its_claim(
+    family: Family, database: Database
+) -> None:
+    parent = family.start("boss")
+    family.go_on(but=["helper"])
+    (child,) = family.children(parent)
+    family.step(child)
+    family.step(child)
+    epoch = family.run(child).epoch
+
+    with ThreadPoolExecutor(1) as worker, database.begin() as other:
+        # We are never the one who looks for a deadlock first, and so its victim is the step.
+        other.exec_driver_sql("SET LOCAL deadlock_timeout = '1h'")
+        other.exec_driver_sql("SELECT FROM celeriac.runs WHERE run_id = %s FOR UPDATE", (parent,))
+        ending = worker.submit(family.step, child)
+        eventually(
+            lambda: family.rows(
+                "SELECT pid FROM pg_stat_activity"
+                " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            ),
+            what="the child's end waits for its parent",
+        )
+        other.exec_driver_sql("SELECT FROM celeriac.runs WHERE run_id = %s FOR UPDATE", (child,))
+        other.rollback()
+        ending.result()
+
+    ended = family.run(child)
+    assert (ended.status, ended.epoch) == (RunStatus.COMPLETED, epoch + 1)
+    assert "run.stumbled" not in family.events(child)
+    assert family.states(parent) == ["committed"]
