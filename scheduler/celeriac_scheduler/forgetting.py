@@ -1,6 +1,6 @@
 """Rows that were only of use for a while."""
 
-from celeriac_storage import idempotency_keys, strangers
+from celeriac_storage import console_sessions, idempotency_keys, strangers
 from celeriac_storage.database import Database
 
 FORGET_SECONDS = 5.0
@@ -9,10 +9,12 @@ BATCH = 500
 
 
 def forget_expired(database: Database) -> None:
-    """Forget the stored answers of requests that are too old to be repeated, and silent strangers.
+    """Forget the stored answers of requests that are too old to be repeated, silent strangers, and
+    sessions of the console that are over.
 
     What a turn leaves, the next one takes.
     """
     with database.connect() as connection:
         idempotency_keys.prune(connection, limit=BATCH)
         strangers.forget(connection)
+        console_sessions.forget(connection, limit=BATCH)

@@ -22,6 +22,7 @@ ONE_TIME_SCHEME = "cel1_"
 SECRET_BYTES = 32
 LASTS_SECONDS = 12 * 3600.0
 CODE_LASTS_SECONDS = 24 * 3600.0
+KEPT_HOURS = 24  # after its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +126,19 @@ def end(connection: Connection, session: Session) -> None:
         audit_trail.note(
             connection, session.tenant_id, session.user_id, "console.sign_out", session.session_id
         )
+
+
+def forget(connection: Connection, *, limit: int) -> int:
+    """Delete sessions, and one-time tokens that nobody has shown, that were over for `KEPT_HOURS`,
+    at most `limit`; how many there were."""
+    return connection.exec_driver_sql(
+        """
+        DELETE FROM celeriac.console_sessions WHERE session_id IN (
+            SELECT session_id FROM celeriac.console_sessions
+            WHERE least(ended_at, coalesce(expires_at, code_expires_at))
+                < clock_timestamp() - make_interval(hours => %s)
+            ORDER BY least(ended_at, coalesce(expires_at, code_expires_at)) LIMIT %s
+        )
+        """,
+        (KEPT_HOURS, limit),
+    ).rowcount

@@ -5,7 +5,7 @@ from sqlalchemy import Connection
 
 from celeriac_scheduler import forgetting
 from celeriac_scheduler.forgetting import forget_expired
-from celeriac_storage import idempotency_keys, strangers
+from celeriac_storage import console_sessions, idempotency_keys, strangers
 from celeriac_storage.database import Database
 from tests.processes import Processes
 from tests.waiting import eventually
@@ -81,6 +81,7 @@ def test_the_login_of_schedulers_may_do_it(filled: Database) -> None:
         connection.exec_driver_sql("SET LOCAL ROLE celeriac_worker")
         assert idempotency_keys.prune(connection) == 13
         assert strangers.forget(connection) == 0
+        assert console_sessions.forget(connection, limit=1) == 0
 
 
 def test_strangers_that_were_silent_for_a_week_go(database: Database) -> None:
@@ -96,6 +97,39 @@ def test_strangers_that_were_silent_for_a_week_go(database: Database) -> None:
     with database.connect() as connection:
         left = connection.exec_driver_sql("SELECT address FROM celeriac.strangers").scalars().all()
     assert left == ["192.0.2.2"]
+
+
+SESSIONS = """
+INSERT INTO celeriac.console_sessions (session_id, tenant_id, user_id, roles, hash, code_hash,
+    opened_at, expires_at, code_expires_at, ended_at, created_at)
+SELECT name, 'default', 'alice', '{}', CASE WHEN expires IS NOT NULL THEN sha256(name::bytea) END,
+    CASE WHEN code_expires IS NOT NULL THEN sha256(('code ' || name)::bytea) END,
+    CASE WHEN expires IS NOT NULL THEN now() - interval '3 days' END, now() + expires::interval,
+    now() + code_expires::interval, now() + ended::interval, now() - interval '3 days'
+FROM (VALUES
+    ('expired', '-25 h', NULL, NULL), ('just expired', '-23 h', NULL, NULL),
+    ('signed out', '1 h', NULL, '-25 h'), ('just signed out', '1 h', NULL, '-23 h'),
+    ('open', '1 h', NULL, NULL), ('opened by a code', '1 h', '-25 h', NULL),
+    ('code expired', NULL, '-25 h', NULL), ('code open', NULL, '1 h', NULL)
+) AS session (name, expires, code_expires, ended)
+"""
+
+
+def test_sessions_of_the_console_go_a_day_after_their_end(database: Database) -> None:
+    with database.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO celeriac.tenants VALUES ('default')")
+        connection.exec_driver_sql(SESSIONS)
+        connection.exec_driver_sql("SET LOCAL ROLE celeriac_worker")
+
+        assert console_sessions.forget(connection, limit=2) == 2
+        assert console_sessions.forget(connection, limit=9) == 1
+
+    forget_expired(database)
+    with database.connect() as connection:
+        left = connection.exec_driver_sql("SELECT session_id FROM celeriac.console_sessions")
+        assert set(left.scalars()) == {
+            "just expired", "just signed out", "open", "opened by a code", "code open"
+        }  # fmt: skip
 
 
 @pytest.mark.processes
