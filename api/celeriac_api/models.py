@@ -99,7 +99,11 @@ class StartRun(Body):
         Id | None, Field(description="Whose run it is; yours by default. Others' take an operator.")
     ] = None
     run_id: Annotated[
-        Id | None, Field(description="An id of your own: the run never starts twice.")
+        Id | None,
+        Field(
+            description="An id of your own: the run never starts twice. Outside of the tenant "
+            "`default` it ends in `@TENANT`."
+        ),
     ] = None
     on_busy: Annotated[
         Literal["wait", "reject", "say"],

@@ -38,6 +38,7 @@ MAX_ID_CHARACTERS = 128
 # Ids stand in URLs, Celery task ids ("RUN:STEP") and shell commands: no colon, space or quote.
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,127}")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford base 32: sorts as it counts
+_MINTED_RUN_ID = re.compile(f"r[{_ALPHABET}]{{17}}")
 
 
 def new_run_id() -> RunId:
@@ -46,6 +47,19 @@ def new_run_id() -> RunId:
     Short, because every row of a run repeats it: 36 characters would add a tenth to the database.
     """
     return RunId(_timed_id("r"))
+
+
+def may_be_run_of(run_id: str, tenant_id: str) -> bool:
+    """Whether a new run of this tenant may be called that: an id as they are minted here, or one of
+    the tenant's own part of all ids, `NAME@TENANT`; those without an @ are the default tenant's.
+
+    Ids are unique in the whole installation. Each tenant choosing from a part of its own, nobody
+    learns from a refusal which ids another one has taken.
+    """
+    if _MINTED_RUN_ID.fullmatch(run_id):
+        return True
+    _, at, tenant = run_id.partition("@")
+    return tenant == tenant_id if at else tenant_id == DEFAULT_TENANT
 
 
 def new_thread_id() -> ThreadId:

@@ -107,10 +107,13 @@ def said_under(connection: Connection, key: str, message: dict[str, JsonValue]) 
     return RunId(row[0])
 
 
-def listener_under(connection: Connection, run_id: RunId) -> RunId | None:
-    """The run that was told what the run of this id was to start from; None if none was."""
+def listener_under(connection: Connection, run_id: RunId, tenant_id: TenantId) -> RunId | None:
+    """The tenant's run that was told what the run of this id was to start from; None if none
+    was."""
     row = connection.exec_driver_sql(
-        "SELECT run_id FROM celeriac.inbox WHERE key = %s", (key_of_start(run_id),)
+        "SELECT run_id FROM celeriac.inbox JOIN celeriac.runs USING (run_id)"
+        " WHERE key = %s AND tenant_id = %s",
+        (key_of_start(run_id), tenant_id),
     ).fetchone()
     return None if row is None else RunId(row[0])
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from celeriac.codec import JsonValue, dumps
-from celeriac.errors import Conflict, RunExists, ThreadBusy, WrongOwner
+from celeriac.errors import CeleriacError, Conflict, InvalidInput, RunExists, ThreadBusy, WrongOwner
 from celeriac.ids import (
     DEFAULT_QUEUE,
     DEFAULT_TENANT,
@@ -20,6 +20,7 @@ from celeriac.ids import (
     TenantId,
     ThreadId,
     UserId,
+    may_be_run_of,
 )
 from celeriac.states import Phase, RunKind, RunStatus
 from celeriac_storage import audit_trail, inbox, tables, timers
@@ -81,11 +82,14 @@ def start(connection: Connection, new: NewRun) -> Started:
     With `on_busy="say"` the input goes to the thread's active run, or to one that waits for its
     user, if there is one, and no run is created; then the status and phase are that run's. Starting
     that again under the same run id says nothing more.
-    Raises `RunExists` (the run there is left as it is; or what it was to start from was said to
-    another before), `WrongOwner` or `ThreadBusy`; the
-    transaction must then be rolled back. A queued run is published by the caller, right after the
-    commit, if `new` promises so; else a scheduler does, and `pg_notify` tells it at that moment.
+    Raises `InvalidInput` (the tenant may not call its run that), `RunExists` (the run there is left
+    as it is; or what it was to start from was said to another before), `WrongOwner`, `ThreadBusy`;
+    the transaction must then be rolled back. A queued run is published by the caller, right after
+    the commit, if `new` promises so; else a scheduler does, and `pg_notify` tells it at that
+    moment.
     """
+    if not may_be_run_of(new.run_id, new.tenant_id):
+        raise _not_to_be_had(connection, new)
     position = _take_thread_position(connection, new)
     if new.word is not None and (told := _say_instead(connection, new, new.word)) is not None:
         return told
@@ -188,7 +192,7 @@ def _insert(
         },
     ).fetchone()
     if created is None:
-        raise _run_exists(new.run_id, inbox.listener_under(connection, new.run_id))
+        raise _not_to_be_had(connection, new)
     if paused_for is None:
         return Started(RunStatus.QUEUED, begins)
     return Started(RunStatus.PAUSED, paused_for)
@@ -306,6 +310,23 @@ def _told(connection: Connection, new: NewRun, run_id: RunId) -> Started:
             f"and not to thread {new.thread_id}; nothing was said now. Choose another run id"
         )
     return Started(RunStatus(status), None if phase is None else Phase(phase), run_id)
+
+
+def _not_to_be_had(connection: Connection, new: NewRun) -> CeleriacError:
+    """Why no run was created under this id. Of another tenant's run it tells nothing: whoever has
+    learned its id hears what they would hear of any id that is not for them."""
+    listener = inbox.listener_under(connection, new.run_id, new.tenant_id)
+    is_ours = connection.exec_driver_sql(
+        "SELECT FROM celeriac.runs WHERE run_id = %s AND tenant_id = %s",
+        (new.run_id, new.tenant_id),
+    ).fetchone()
+    if listener is not None or is_ours is not None:
+        return _run_exists(new.run_id, listener)
+    own = f"{new.run_id.partition('@')[0]}@{new.tenant_id}"
+    return InvalidInput(
+        f"a run of tenant {new.tenant_id} cannot be called {new.run_id}, and nothing was written: "
+        f"an id that is chosen there ends in its name, such as {own}; or leave the id out"
+    )
 
 
 def _run_exists(run_id: RunId, listener: RunId | None = None) -> RunExists:

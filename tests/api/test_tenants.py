@@ -4,6 +4,7 @@
 from collections.abc import Iterator
 from datetime import timedelta
 
+import httpx2
 import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -189,3 +190,23 @@ def test_the_role_ends_with_its_transaction(database: Database) -> None:
                 "SELECT celeriac.current_tenants()"
             ).scalar_one() is None  # fmt: skip
             assert may_restrict(connection)
+
+
+def test_no_answer_tells_which_run_ids_another_tenant_has_taken(api: Api, desk: Desk) -> None:
+    ours, theirs = api.person("alice", "operator"), api.person("eve", "operator", tenant=RIVAL)
+    minted = desk.propose()[0]
+
+    def start(person: httpx2.Client, run_id: str) -> tuple[int, str]:
+        response = person.post(
+            "/v1/runs", json={"agent": desk.agent.name, "input": "hello", "run_id": run_id}
+        )
+        return response.status_code, response.text.replace(run_id.partition("@")[0], "ID")
+
+    assert [start(ours, "order-7")[0], start(ours, "order-7@default")[0]] == [201, 201]
+    assert [start(theirs, "order-7@rival")[0], start(theirs, "order-7@rival")[0]] == [201, 409]
+    assert start(ours, "order-7@rival") == start(ours, "order-8@rival")
+    taken, free = start(theirs, "order-7"), start(theirs, "order-8")
+    assert taken == free
+    assert start(theirs, minted)[1] == free[1]  # known to them, however they learned of it
+    assert start(ours, "order-7@rival")[0] == free[0] == 422
+    assert start(ours, "order-7")[0] == start(ours, minted)[0] == 409

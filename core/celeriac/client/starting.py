@@ -56,7 +56,8 @@ def start(
     with `on_busy="reject"` is refused. With "say" there is no new run: the input is told to the
     active one, or to one that waits for its user, and what is returned is that run's. A
     `run_id` of your own makes it safe to start the run again after an error: it never runs
-    twice, and what was said instead of it is not said again.
+    twice, and what was said instead of it is not said again. In another tenant than `default`
+    it has the form `NAME@TENANT`.
 
     With `connection`, a SQLAlchemy connection in a transaction (a Session's is
     `session.connection()`), the run is written in that transaction and exists only if you
