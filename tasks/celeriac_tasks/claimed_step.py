@@ -4,16 +4,12 @@ What others ask of the run meanwhile is found by the commit, which misses: then 
 again, or what it did is recorded as the run's row allows it now (`heeding`).
 """
 
-import random
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-import psycopg
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
-from celeriac.errors import DatabaseUnavailable, Fenced
+from celeriac.errors import Fenced
 from celeriac.selection import ContextTooLong
 from celeriac.sleeping import wait_of
 from celeriac.states import EffectKind, EffectState, Phase, StepKind
@@ -21,7 +17,6 @@ from celeriac.testpoints import reach
 from celeriac_storage import effects, rollbacks, timers
 from celeriac_storage.claims import Claim, RequestsChanged
 from celeriac_storage.consuming import ApprovalLost
-from celeriac_storage.database import is_lost_race
 from celeriac_storage.dispatch import Due
 from celeriac_storage.effects import Effect
 from celeriac_storage.step_record import Committed, Next, StepRecord
@@ -39,6 +34,7 @@ from celeriac_tasks.acting import Acting
 from celeriac_tasks.allotment import Allotment
 from celeriac_tasks.approving import WAIT_FOR_PEOPLE
 from celeriac_tasks.batch import Batch, next_batch
+from celeriac_tasks.committing import patiently
 from celeriac_tasks.conversation import Conversation, pending_calls
 from celeriac_tasks.external_call import ExternalCall
 from celeriac_tasks.heeding import ended_before_it_begins, heeding
@@ -47,7 +43,7 @@ from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.requesting import WAIT_FOR_CHILDREN, WAIT_FOR_RESULTS
 from celeriac_tasks.selecting import question_of
 from celeriac_tasks.thinking import think, unaskable
-from celeriac_tasks.transacting import MAX_TRIES, commit_with_tool
+from celeriac_tasks.transacting import commit_with_tool
 from celeriac_tasks.transition import Transition
 from celeriac_tasks.withdrawing import withdrawn
 from celeriac_tasks.worker_process import WorkerProcess
@@ -323,41 +319,27 @@ class ClaimedStep:
     def _commit(
         self, left: Transition, *, begins_again: bool = False
     ) -> tuple[Committed, Transition]:
-        """Commit, however long the database is away: a model's answer is worth waiting for.
-
-        What was asked of the run meanwhile is heeded in the record; or, if that rests on what
+        """What was asked of the run meanwhile is heeded in the record; or, if that rests on what
         others may have changed, by raising `RequestsChanged`: the whole step begins again.
-
-        A commit whose answer got lost may have happened; the fence then tells, and the scheduler
-        publishes what it queued. One that loses a race has not, and is no fault of the step's.
         """
-        give_up_at = time.monotonic() + self._deadline_seconds
-        tries = 0
-        while True:
+
+        def commit_now() -> tuple[Committed, Transition]:
             record = self._heeding(left.record)
+            with self._worker.active, self._worker.session(record) as connection:
+                reach("step.before_commit", self._claim.step)
+                judged = contracting.judged(connection, self._claim, replace(left, record=record))
+                return self._commit_once(connection, judged.record), judged
+
+        while True:
             try:
-                with self._worker.active, self._worker.session(record) as connection:
-                    reach("step.before_commit", self._claim.step)
-                    judged = contracting.judged(
-                        connection, self._claim, replace(left, record=record)
-                    )
-                    committed = self._commit_once(connection, judged.record)
-                reach("step.after_commit", self._claim.step)
-                return committed, judged
+                done = patiently(self._worker, self._claim, self._deadline_seconds, commit_now)
             except RequestsChanged as changed:
                 if begins_again:
                     raise
                 self._claim, self._was_asked = changed.claim, True
-            except DatabaseUnavailable:
-                if self._worker.is_draining or time.monotonic() > give_up_at:
-                    raise
-                time.sleep(COMMIT_RETRY_SECONDS)
-            except (DBAPIError, psycopg.Error) as error:
-                tries += 1
-                if not is_lost_race(error) or tries == MAX_TRIES:
-                    raise
-                logger.info("run %s: step %s: %s", self._claim.run_id, self._claim.step, error)
-                time.sleep(random.uniform(0, COMMIT_RETRY_SECONDS))  # noqa: S311 - apart, no secret
+            else:
+                reach("step.after_commit", self._claim.step)
+                return done
 
     def _commit_in(self, connection: Connection, record: StepRecord) -> Committed:
         """Commit inside the transaction that a tool has written in."""

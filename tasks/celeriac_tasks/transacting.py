@@ -15,11 +15,11 @@ from celeriac_storage.database import IDLE_IN_TRANSACTION, is_lost_race, sqlstat
 from celeriac_storage.step_record import Committed, StepRecord
 from celeriac_tasks.acting import Acting, ToolFailed
 from celeriac_tasks.calling import Raised
+from celeriac_tasks.committing import MAX_TRIES
 from celeriac_tasks.preconditions import obstacle, unclear
 from celeriac_tasks.transition import Transition
 from celeriac_tasks.worker_process import WorkerProcess
 
-MAX_TRIES = 5
 _OUT_OF_TIME = {"57014", "55P03"}  # statement_timeout, lock_timeout: `begin_transactional`
 # Our trigger refused a COMMIT, or the mark that `begin_transactional` set is gone with its
 # transaction, which the commit's own check finds.

@@ -10,12 +10,11 @@ An end that comes in meanwhile is found by the commit, which misses (`RequestsCh
 is told of it and goes on, and the turn is committed then.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from celeriac.codec import JsonValue
-from celeriac.errors import DatabaseUnavailable, StaleFlow
+from celeriac.errors import StaleFlow
 from celeriac.states import Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
 from celeriac.workflows.definition import Workflow
@@ -27,12 +26,11 @@ from celeriac_storage.entries import NewEntry
 from celeriac_storage.step_record import Committed, Event, Next, StepRecord
 from celeriac_storage.steps import commit
 from celeriac_tasks import beginning
+from celeriac_tasks.committing import patiently
 from celeriac_tasks.heeding import ended_before_it_begins
 from celeriac_tasks.live_flow import LiveFlow
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.worker_process import WorkerProcess
-
-COMMIT_RETRY_SECONDS = 0.2
 
 WAIT_FOR_ACTIVITIES = Next(
     RunStatus.PAUSED, Phase.WAITING_ACTIVITY, resume_phase=Phase.WAITING_CODE
@@ -104,20 +102,17 @@ class TurnStep:
         )
 
     def _commit(self, flow: LiveFlow, turn: Turn, record: StepRecord) -> Committed:
-        """Commit, however long the database is away, as any step does."""
-        give_up_at = time.monotonic() + self._loaded.agent.step_deadline_seconds
         new = [
             beginning.new_entry(self._loaded, self._claim, asked, turn.groups.get(asked.number))
             for asked in (turn.asked if record.advances else ())
         ]
         record = replace(record, events=_events(self._claim, turn, new))
-        while True:
-            try:
-                return self._commit_once(flow, turn, record, new)
-            except DatabaseUnavailable:
-                if self._worker.is_draining or time.monotonic() > give_up_at:
-                    raise
-                time.sleep(COMMIT_RETRY_SECONDS)
+        return patiently(
+            self._worker,
+            self._claim,
+            self._loaded.agent.step_deadline_seconds,
+            lambda: self._commit_once(flow, turn, record, new),
+        )
 
     def _commit_once(
         self, flow: LiveFlow, turn: Turn, record: StepRecord, new: list[NewEntry]
@@ -125,7 +120,7 @@ class TurnStep:
         claim = self._claim
         with self._worker.active, self._worker.database.begin() as connection:
             reach("step.before_commit", claim.step)
-            committed = commit(connection, claim, record)
+            done = commit(connection, claim, record)
             due: list[Due] = []
             if record.advances:
                 due += beginning.start_runs(connection, self._loaded, claim, new)
@@ -136,12 +131,12 @@ class TurnStep:
                     due += [] if woken is None else [woken]
             if turn.end is not None and turn.end.kind is EndKind.CONTINUED:
                 entries.continue_as_new(connection, claim, turn.end.value)
-            if committed.status.is_terminal or _continues(turn.end):
+            if done.status.is_terminal or _continues(turn.end):
                 requests.cancel_children(connection, claim.run_id)
             reach("turn.before_commit", claim.step)
         self.due = due
         reach("step.after_commit", claim.step)
-        return committed
+        return done
 
 
 def _continues(end: End | None) -> bool:

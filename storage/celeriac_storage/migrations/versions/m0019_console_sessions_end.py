@@ -3,7 +3,7 @@
 from celeriac_storage.migrations.sql import execute
 
 revision = "0019"
-down_revision = "0017"
+down_revision = "0018"
 
 
 def upgrade() -> None:

@@ -3,7 +3,7 @@
 from celeriac_storage.migrations.sql import execute
 
 revision = "0020"
-down_revision = "0018"
+down_revision = "0019"
 
 
 def upgrade() -> None:
