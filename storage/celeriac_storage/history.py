@@ -27,7 +27,8 @@ class StoredResult:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """One message; of role `results`, the body only names the calls and `results` has them."""
+    """One message; of role `results`, the body only names the calls, of its own run or of one that
+    this run is a fork of, and `results` has them."""
 
     run_id: RunId
     position: int
@@ -53,8 +54,8 @@ SELECT message.run_id, message.position, message.role, message.body,
         effect.error) ORDER BY effect.step, effect.call_index)
     FROM celeriac.effects AS effect
     LEFT JOIN celeriac.artifacts AS artifact ON artifact.hash = effect.result_artifact
-    WHERE effect.run_id = message.run_id AND effect.call_id IN (
-        SELECT jsonb_array_elements_text(message.body -> 'calls'))
+    WHERE effect.run_id = coalesce(message.body ->> 'run', message.run_id)
+        AND effect.call_id IN (SELECT jsonb_array_elements_text(message.body -> 'calls'))
 ) END
 FROM celeriac.messages AS message
 """
@@ -106,19 +107,35 @@ def last_answer(connection: Connection, run_id: RunId) -> int:
     return position
 
 
-def givers(connection: Connection, claim: Claim) -> tuple[list[tuple[RunId, int]], int]:
-    """Of a run of a hand-off, the runs that handed it on, the last one first, each with how many of
-    its messages were said by then; and the place in the thread of the first of them."""
-    chain: list[tuple[RunId, int]] = []
-    run_id, until, position = claim.parent_run_id, claim.history_until, claim.thread_position
-    while run_id is not None and until is not None:
-        chain.append((run_id, until))
-        run_id, until, position = connection.exec_driver_sql(
-            "SELECT parent_run_id, history_until, thread_position FROM celeriac.runs"
-            " WHERE run_id = %s",
-            (run_id,),
-        ).one()
-    return chain, position or 0
+@dataclass(frozen=True, slots=True)
+class Giver:
+    """A run whose conversation another one goes on with."""
+
+    run_id: RunId
+    until: int  # so many of its messages had been said by then
+    is_origin: bool  # the other is a fork of it; else it has handed the conversation over
+
+
+def givers(connection: Connection, run_id: RunId) -> list[Giver]:
+    """The runs whose conversation this one goes on with, the last one first; mostly none."""
+    rows = connection.exec_driver_sql(
+        """
+        WITH RECURSIVE link AS (
+            SELECT coalesce(forked_from, parent_run_id) AS giver, history_until,
+                forked_from IS NOT NULL AS is_origin, 1 AS number
+            FROM celeriac.runs WHERE run_id = %s
+            UNION ALL
+            SELECT coalesce(run.forked_from, run.parent_run_id), run.history_until,
+                run.forked_from IS NOT NULL, number + 1
+            FROM link JOIN celeriac.runs AS run ON run.run_id = link.giver
+            WHERE link.history_until IS NOT NULL
+        )
+        SELECT giver, history_until, is_origin FROM link WHERE history_until IS NOT NULL
+        ORDER BY number
+        """,
+        (run_id,),
+    )
+    return [Giver(RunId(row[0]), row[1], row[2]) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,25 +145,37 @@ class EarlierRun:
     run_id: RunId
     thread_position: int
     message_count: int
+    is_fork: bool
+    begins_thread: bool  # a fork of a run of another thread, whose conversation comes before
 
 
-def earlier_runs(connection: Connection, claim: Claim, before: int, limit: int) -> list[EarlierRun]:
-    """The runs of the thread whose messages come before those of position `before`, the latest
+def earlier_runs(
+    connection: Connection, run_id: RunId, before: int | None, limit: int
+) -> list[EarlierRun]:
+    """The runs of the run's thread that are before it, or before position `before`, the latest
     first. Messages are read where they are, never copied.
 
     Only completed root runs that are not erased: another one may have stopped between a tool call
-    and its result, and providers refuse a conversation with an unanswered call.
+    and its result, and providers refuse a conversation with an unanswered call. And only what had
+    ended when this run began: an earlier one may have waited for a person meanwhile, and what a
+    model is shown must not depend on when and where it was read.
     """
     rows = connection.exec_driver_sql(
         """
-        SELECT run_id, thread_position, message_count FROM celeriac.runs
-        WHERE tenant_id = %s AND thread_id = %s AND thread_position < %s
+        SELECT run_id, thread_position, message_count, forked_from IS NOT NULL, EXISTS (
+            SELECT FROM celeriac.runs AS origin
+            WHERE origin.run_id = earlier.forked_from AND origin.thread_id <> earlier.thread_id)
+        FROM celeriac.runs AS earlier JOIN (
+            SELECT tenant_id, thread_id, thread_position AS position, started_at AS began_at
+            FROM celeriac.runs WHERE run_id = %s
+        ) AS this USING (tenant_id, thread_id)
+        WHERE thread_position < coalesce(%s::int, position) AND finished_at <= began_at
             AND status = 'completed' AND kind <> 'rollback' AND erased_at IS NULL
         ORDER BY thread_position DESC LIMIT %s
         """,
-        (claim.tenant_id, claim.thread_id, before, limit),
+        (run_id, before, limit),
     )
-    return [EarlierRun(RunId(row[0]), row[1], row[2]) for row in rows]
+    return [EarlierRun(RunId(row[0]), *row[1:]) for row in rows]
 
 
 def latest_prompt(connection: Connection, run_id: RunId, before: int) -> int | None:

@@ -15,7 +15,7 @@ from celeriac_storage.claims import Claim
 from celeriac_storage.effects import Effect
 from celeriac_storage.entries import FIRST_CALL
 from celeriac_storage.history import load_messages
-from celeriac_tasks.lookback import load_end, placed
+from celeriac_tasks.lookback import Log, load_end, placed
 
 CACHED_CONVERSATIONS = 256
 """Conversations one process keeps; one more costs a run its next load, nothing else."""
@@ -58,7 +58,8 @@ class Conversation:
         """Read what the database has and this does not: all of it, or without anything yet, from
         the end back as much as can fit into `room` tokens."""
         if self._is_fresh:
-            self.places = load_end(connection, claim, room)
+            log = Log(claim.run_id, claim.message_count, claim.history_until is not None)
+            self.places = load_end(connection, log, room)
             self._is_fresh = False
         elif self.position < claim.message_count:
             self.places += placed(load_messages(connection, claim.run_id, self.position))

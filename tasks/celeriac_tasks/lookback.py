@@ -5,7 +5,8 @@ counted. What a model is shown all the same, however long ago it was said, is lo
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from pydantic_ai.messages import ModelMessage
 from sqlalchemy import Connection
@@ -14,8 +15,8 @@ from celeriac.ids import RunId
 from celeriac.messages import CallResult, load_message, results_message
 from celeriac.selection import Place
 from celeriac.token_count import message_tokens
-from celeriac_storage.claims import Claim
 from celeriac_storage.history import (
+    Giver,
     StoredMessage,
     StoredResult,
     earlier_runs,
@@ -30,17 +31,27 @@ Range = tuple[RunId, int, int]
 """Messages of a run: the first position, and the one after the last."""
 
 
-def load_end(connection: Connection, claim: Claim, room: int | None) -> list[Place]:
-    """The end of the conversation before this claim's step: more than `room` tokens of it, if there
-    are so many, else all; and of the run's own, the prompts that are kept."""
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The messages of a run as they stood at one of its steps."""
+
+    run_id: RunId
+    message_count: int
+    has_givers: bool  # it goes on with the conversation of others
+
+
+def load_end(connection: Connection, log: Log, room: int | None) -> list[Place]:
+    """The end of the conversation up to here: more than `room` tokens of it, if there are so many,
+    else all; and of the run's own, the prompts that are kept."""
+    chain = givers(connection, log.run_id) if log.has_givers else []
     places: list[Place] = []
     tokens = 0
-    for page in _pages_back(connection, claim):
+    for page in _pages_back(connection, log, chain):
         found = placed(load_ranges(connection, page))
         places[:0] = found
         tokens += sum(place.tokens for place in found)
         if room is not None and tokens > room:
-            return _with_prompts(connection, claim, places)
+            return _with_prompts(connection, log, chain, places)
     return places
 
 
@@ -66,11 +77,13 @@ def call_result(stored: StoredResult) -> CallResult:
     )
 
 
-def _pages_back(connection: Connection, claim: Claim) -> Iterator[list[Range]]:
+def _pages_back(
+    connection: Connection, log: Log, chain: Sequence[Giver]
+) -> Iterator[list[Range]]:
     """Ranges of about `PAGE_MESSAGES` messages, from the last ones back to the thread's first."""
     page: list[Range] = []
     size = 0
-    for run_id, count in _runs_back(connection, claim):
+    for run_id, count in _runs_back(connection, log, chain):
         end = count
         while end:
             begin = max(0, end - (PAGE_MESSAGES - size))
@@ -84,29 +97,61 @@ def _pages_back(connection: Connection, claim: Claim) -> Iterator[list[Range]]:
         yield page
 
 
-def _runs_back(connection: Connection, claim: Claim) -> Iterator[tuple[RunId, int]]:
-    yield claim.run_id, claim.message_count
-    before = claim.thread_position or 0
-    if claim.history_until is not None:
-        chain, before = givers(connection, claim)
-        yield from chain
-    while before:
-        earlier = earlier_runs(connection, claim, before, PAGE_MESSAGES)
+def _runs_back(
+    connection: Connection, log: Log, chain: Sequence[Giver]
+) -> Iterator[tuple[RunId, int]]:
+    """Each run whose messages come before, and how many of them."""
+    yield log.run_id, log.message_count
+    for giver in chain:
+        yield giver.run_id, giver.until
+    yield from _thread_back(connection, chain[-1].run_id if chain else log.run_id)
+
+
+def _thread_back(connection: Connection, run_id: RunId) -> Iterator[tuple[RunId, int]]:
+    before: int | None = None
+    while True:
+        earlier = earlier_runs(connection, run_id, before, PAGE_MESSAGES)
         for run in earlier:
             yield run.run_id, run.message_count
-        before = earlier[-1].thread_position if len(earlier) == PAGE_MESSAGES else 0
+            origins = givers(connection, run.run_id) if run.is_fork else []
+            for giver in origins:
+                yield giver.run_id, giver.until
+            if run.begins_thread:
+                yield from _thread_back(connection, origins[-1].run_id)
+                return
+        if len(earlier) < PAGE_MESSAGES:
+            return
+        before = earlier[-1].thread_position
 
 
-def _with_prompts(connection: Connection, claim: Claim, places: list[Place]) -> list[Place]:
+def _with_prompts(
+    connection: Connection, log: Log, chain: Sequence[Giver], places: list[Place]
+) -> list[Place]:
     """`places`, which begin somewhere within, and before them the prompts of the run itself that
-    are kept: what opened it, and what its user said last."""
+    are kept: what opened it, and what its user said last. A fork's own begins with its origin's."""
     first = places[0]
     places[0] = replace(first, follows=False)
-    if first.run_id != claim.run_id or first.position == 0:
+    own = [(log.run_id, log.message_count)]
+    own += [(giver.run_id, giver.until) for giver in takewhile(lambda each: each.is_origin, chain)]
+    own.reverse()
+    order = {run_id: number for number, (run_id, _) in enumerate(own)}
+    if first.run_id not in order:
         return places
-    latest = latest_prompt(connection, claim.run_id, claim.message_count)
-    wanted = sorted({0, latest or 0} - set(range(first.position, claim.message_count)))
-    kept = placed(load_ranges(connection, [(claim.run_id, each, each + 1) for each in wanted]))
+    latest = (
+        (run_id, position)
+        for run_id, until in reversed(own)
+        if (position := latest_prompt(connection, run_id, until)) is not None
+    )
+    opening = (own[0][0], 0)
+    begin = (order[first.run_id], first.position)
+    wanted = sorted(
+        (order[run_id], position, run_id)
+        for run_id, position in {opening, next(latest, opening)}
+        if (order[run_id], position) < begin
+    )
+    if not wanted:
+        return places
+    kept = placed(load_ranges(connection, [(run, at, at + 1) for _, at, run in wanted]))
     return [replace(place, follows=False) for place in kept] + places
 
 

@@ -154,6 +154,33 @@ def test_who_asks_again_sends_the_same_even_if_it_would_select_otherwise(
     assert one(database, attempts, earlier) == 1
 
 
+def test_a_run_is_not_told_of_an_earlier_one_that_has_ended_since_it_began(
+    workers: Callable[..., Worker], client: Client
+) -> None:
+    asked: Asked = []
+
+    def read_at_first(messages: Sequence[ModelMessage]) -> Turn:
+        return call("read_book") if prompts(messages)[-1] == "second" else say("noted")
+
+    agent = listening(asked, read_at_first)
+    first = workers(agent)
+    earlier = client.start("listener", "first", thread_id="t").run_id
+    client.interrupt(earlier)
+    later = client.start("listener", "second", thread_id="t").run_id
+    first.step(later)
+    client.interrupt(later)
+    client.say(earlier, "go on")
+    take(first, earlier)
+    assert first.row(earlier).status == "completed"
+    client.say(later, "leave it")
+
+    take(workers(agent), later)  # which reads the conversation anew
+
+    assert prompts(asked[-1]) == ["second", "leave it"]
+    take(first, client.start("listener", "third", thread_id="t").run_id)
+    assert prompts(asked[-1]) == ["first", "go on", "second", "leave it", "third"]
+
+
 def test_a_result_that_is_longer_than_the_context_is_cut_for_the_model_alone(
     database: Database, workers: Callable[..., Worker], client: Client
 ) -> None:

@@ -22,7 +22,7 @@ from celeriac_storage import claims, measuring_memory, starting, workers
 from celeriac_storage.claims import Claim
 from celeriac_storage.starting import NewRun
 from celeriac_storage.workers import WorkerInfo
-from celeriac_tasks.lookback import load_end
+from celeriac_tasks.lookback import Log, load_end
 
 AGENT = "bench-context"
 MESSAGES = (10, 1_000, 10_000)
@@ -43,19 +43,20 @@ def measure_contexts(connection: Connection, samples: int) -> Iterator[dict[str,
     for where, is_earlier in PLACES.items():
         for count in MESSAGES:
             claim = _conversation(connection, worker_id, count, is_earlier=is_earlier)
-            read = load_end(connection, claim, ROOM)
+            log = Log(claim.run_id, claim.message_count, has_givers=False)
+            read = load_end(connection, log, ROOM)
             yield {
                 "measure": "context",
                 "where": where,
                 "messages": count,
                 "messages_read": len(read),
-                "median_ms": _median(partial(_build, connection, claim), times),
-                "whole_median_ms": _median(partial(load_end, connection, claim, None), times),
+                "median_ms": _median(partial(_build, connection, log), times),
+                "whole_median_ms": _median(partial(load_end, connection, log, None), times),
             }
 
 
-def _build(connection: Connection, claim: Claim) -> None:
-    select(load_end(connection, claim, ROOM), ROOM)
+def _build(connection: Connection, log: Log) -> None:
+    select(load_end(connection, log, ROOM), ROOM)
 
 
 def _median(measured: Callable[[], object], times: int) -> float:

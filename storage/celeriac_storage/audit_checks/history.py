@@ -88,7 +88,8 @@ TOLD_RESULTS = Check(
     FROM celeriac.messages AS message
     CROSS JOIN jsonb_array_elements_text(body -> 'calls') AS told (call_id)
     LEFT JOIN celeriac.effects AS effect
-        ON effect.run_id = message.run_id AND effect.call_id = told.call_id
+        ON effect.run_id = coalesce(body ->> 'run', message.run_id)
+            AND effect.call_id = told.call_id
     WHERE role = 'results' AND (state IS NULL OR state NOT IN ('committed', 'failed', 'invalid',
         'precondition_failed', 'rejected', 'expired', 'known_bad', 'rolled_back'))
     """,
