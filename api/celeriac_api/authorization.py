@@ -40,6 +40,7 @@ RULES: Mapping[str, Rule] = {
     "interrupt_run": _OWN,
     "say_to_run": _OWN,
     "retry_run": _OWN,
+    "fork_run": _OWN,
     "submit_results": _OWN,
     "roll_back_run": _OWN,  # and as whoever may decide its calls (celeriac_storage.rollbacks)
     # Whoever says that a call was not done has it made again: nobody says it of his own run.

@@ -170,6 +170,12 @@ class Nothing(Body):
     """Nothing but, if you like, an idempotency key."""
 
 
+class ForkRun(Body):
+    """Goes on from a step of a run."""
+
+    at: Annotated[int, Field(ge=0, le=_MOST, description="The step to make instead.")]
+
+
 class RollBackRun(Body):
     """Undoes what a run did."""
 

@@ -12,6 +12,7 @@ from celeriac import traceparent
 from celeriac.client import people
 from celeriac.client.operations import (
     Cancel,
+    Fork,
     Interrupt,
     Operation,
     Resolve,
@@ -210,8 +211,31 @@ def say_to_run(run_id: str, body: models.Message, order: CurrentOrder) -> Respon
 
 @router.post("/{run_id}/retry", responses=_STANDS)
 def retry_run(run_id: str, order: CurrentOrder, _: models.Nothing | None = None) -> Response:
-    """Let a run that needs attention try its step again."""
-    return _ask(order, run_id, Retry(RunId(run_id), order.caller.user_id))
+    """Let a run that needs attention try its step again. Of one that has failed, start the run that
+    tries its last step again, unless it was started before: its id is answered."""
+    first_step = service_of(order.request).first_step
+    return order.carry_out(
+        Retry(RunId(run_id), order.caller.user_id, first_step),
+        lambda retried: Reply(200, retried),
+        lambda connection: require_run(connection, order.caller, order.action, RunId(run_id)),
+    )
+
+
+@router.post(
+    "/{run_id}/fork",
+    status_code=201,
+    responses=answers(201, models.StartedModel, "The run that goes on, in Location"),
+)
+def fork_run(run_id: str, body: models.ForkRun, order: CurrentOrder) -> Response:
+    """Start a run that goes on from where this one stood before a step, in a thread of its own.
+    What was done since is done again, under other idempotency keys."""
+    order.require_key()
+    first_step = service_of(order.request).first_step
+    return order.carry_out(
+        Fork(RunId(run_id), body.at, order.caller.user_id, first_step),
+        _started,
+        lambda connection: require_run(connection, order.caller, order.action, RunId(run_id)),
+    )
 
 
 @router.post(

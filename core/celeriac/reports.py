@@ -39,6 +39,14 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Retried:
+    """The run that tries a step again: itself, or of one that had failed, another one."""
+
+    run_id: RunId
+    status: RunStatus
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One committed step."""
 
@@ -236,6 +244,9 @@ class Run:
     use: Use
     erased_at: datetime | None  # its payloads were, for good
     pruned_at: datetime | None  # so were its steps, messages, events but the last, and reads
+    forked_from: RunId | None  # the run that it goes on from
+    forked_step: int | None  # and the step of that which it makes instead
+    forks: Sequence[RunId]  # of this run, retries among them, the oldest first
 
 
 @dataclass(frozen=True, slots=True)

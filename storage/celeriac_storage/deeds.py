@@ -6,7 +6,7 @@ finds. After the end nothing follows: whoever asks again, however late, gets the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -28,8 +28,40 @@ class History:
 
 
 def load(connection: Connection, run_id: RunId) -> History:
-    """The run's history so far."""
+    """The run's history so far. To that of a retry belongs what was done, up to where it goes on,
+    by the run that it tries again; a fork, which has a thread of its own, begins with none."""
+    links = connection.exec_driver_sql(
+        """
+        WITH RECURSIVE link AS (
+            SELECT run_id, thread_id, forked_from, forked_step, NULL::integer AS until, 1 AS number
+            FROM celeriac.runs WHERE run_id = %s
+            UNION ALL
+            SELECT origin.run_id, origin.thread_id, origin.forked_from, origin.forked_step,
+                link.forked_step, number + 1
+            FROM link JOIN celeriac.runs AS origin
+                ON (origin.run_id, origin.thread_id) = (link.forked_from, link.thread_id)
+        )
+        SELECT run_id, until FROM link ORDER BY number DESC
+        """,
+        (run_id,),
+    ).all()
+    deeds: list[Deed] = []
+    corrections = passed = 0
+    for of_run, until in links:
+        found, corrections, last = _load(connection, RunId(of_run), until)
+        # Their numbers say which came first, so those of a later run go on counting.
+        deeds += [
+            replace(deed, begun=deed.begun + passed, ended=deed.ended + passed) for deed in found
+        ]
+        passed += last
+    return History(deeds, corrections)
+
+
+def _load(connection: Connection, run_id: RunId, until: int | None) -> tuple[list[Deed], int, int]:
+    """The deeds of the run, or of its steps before `until`; how often its model was told that
+    something is missing; and the number of the last event about them."""
     seen: dict[str, _Seen] = {}
+    seq = 0
     corrections = 0
     for seq, type_, call_id, state in connection.exec_driver_sql(
         """
@@ -65,13 +97,14 @@ def load(connection: Connection, run_id: RunId) -> History:
                     AND evidence ?| ARRAY['verified', 'receipt']
             )
         FROM celeriac.effects AS effect
-        WHERE run_id = %s AND kind <> 'none' AND rolls_back IS NULL
+        WHERE run_id = %(run_id)s AND step < coalesce(%(until)s::int, step + 1)
+            AND kind <> 'none' AND rolls_back IS NULL
         ORDER BY step, call_index
         """,
-        (run_id,),
+        {"run_id": run_id, "until": until},
     )
     deeds = [_deed(seen[row[0]], row) for row in rows if row[0] in seen]
-    return History([deed for deed in deeds if deed is not None], corrections)
+    return [deed for deed in deeds if deed is not None], corrections, seq
 
 
 @dataclass(slots=True)

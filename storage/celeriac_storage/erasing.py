@@ -78,13 +78,22 @@ PARTS: Sequence[Part] = (_erase_schedules, _forget_memories)
 """What else there is to erase of a scope, each in a transaction of its own. Idempotent, since after
 a kill in the middle the whole is said again."""
 
-# What undoes a run of a thread has a thread of its own, and that run's arguments.
-_OF_SCOPE = """
+# A fork of a run of a thread has a thread of its own, and goes on with that run's messages; what
+# undoes one has a thread of its own too, and its arguments.
+_OF_THREAD = """
+    WITH RECURSIVE of_thread AS (
+        SELECT run_id FROM celeriac.runs
+        WHERE tenant_id = %(tenant_id)s AND thread_id = %(thread_id)s
+        UNION
+        SELECT fork.run_id FROM of_thread JOIN celeriac.runs AS fork
+            ON fork.forked_from = of_thread.run_id
+    )
+    SELECT run_id FROM of_thread
+"""
+_OF_SCOPE = f"""
     tenant_id = %(tenant_id)s AND user_id = coalesce(%(user_id)s::text, user_id)
-    AND (thread_id = coalesce(%(thread_id)s::text, thread_id) OR parent_run_id IN (
-        SELECT of_thread.run_id FROM celeriac.runs AS of_thread
-        WHERE of_thread.tenant_id = %(tenant_id)s AND of_thread.thread_id = %(thread_id)s
-    ))
+    AND (%(thread_id)s::text IS NULL OR run_id IN ({_OF_THREAD})
+        OR parent_run_id IN ({_OF_THREAD}))
 """
 
 

@@ -42,7 +42,8 @@ MOST_SEEN_CHARACTERS = 200_000
 
 _RUNS_OF_THREAD = """
     SELECT run_id, thread_position, parent_run_id FROM celeriac.runs
-    WHERE run_id = %(run_id)s OR tenant_id = %(tenant_id)s AND thread_id = %(thread_id)s
+    WHERE run_id = %(run_id)s OR run_id = ANY (%(origins)s)
+        OR tenant_id = %(tenant_id)s AND thread_id = %(thread_id)s
         AND thread_position < %(thread_position)s AND kind <> 'rollback'
 """
 
@@ -189,8 +190,10 @@ def latest_prompt(connection: Connection, run_id: RunId, before: int) -> int | N
 
 
 def load_seen(connection: Connection, claim: Claim) -> Seen:
-    """What the user has said, and what tools have returned, in the run and its thread before it."""
+    """What the user has said, and what tools have returned, in the run, in those that it is a fork
+    of, and in its thread before it."""
     parameters = {
+        "origins": [each.run_id for each in givers(connection, claim.run_id) if each.is_origin],
         "run_id": claim.run_id,
         "tenant_id": claim.tenant_id,
         "thread_id": claim.thread_id,

@@ -71,7 +71,10 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
             ), parent_call_id, deadline_at, (
                 SELECT due_at FROM celeriac.timers
                 WHERE timers.run_id = run.run_id AND timer_id = %s
-            ), contract
+            ), contract, forked_from, forked_step, ARRAY(
+                SELECT run_id FROM celeriac.runs AS fork WHERE fork.forked_from = run.run_id
+                ORDER BY created_at, run_id
+            )
         FROM celeriac.runs AS run WHERE run_id = %s
         """,
         (timers.START, run_id),
@@ -80,7 +83,7 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
         raise unknown_run(run_id)
     (
         *shown, created_at, finished_at, tenant_id, erased_at, pruned_at, run_kind, parent,
-        rollbacks, parent_call, deadline_at, start_at, contract,
+        rollbacks, parent_call, deadline_at, start_at, contract, forked_from, forked_step, forks,
     ) = row  # fmt: skip
     (
         _, thread_id, user_id, agent, status, phase, outcome, step, epoch, worker_id, deaths,
@@ -160,6 +163,9 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
         _use(connection, run_id),
         erased_at,
         pruned_at,
+        forked_from,
+        forked_step,
+        forks,
     )
 
 

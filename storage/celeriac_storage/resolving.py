@@ -124,7 +124,9 @@ def retry(connection: Connection, run_id: RunId, by: UserId) -> RunStatus:
     status = _lock(connection, run_id)
     if status is not RunStatus.NEEDS_ATTENTION:
         wish = (
-            "start a new run instead" if status.is_terminal else "it goes on without being told to"
+            f"start a new run instead, or `celeriac fork {run_id} --at STEP`"
+            if status.is_terminal
+            else "it goes on without being told to"
         )
         raise Conflict(f"run {run_id} is {status} and does not need attention; {wish}")
     if unknown := _unknown_calls(connection, run_id):

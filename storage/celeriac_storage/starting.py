@@ -40,6 +40,15 @@ class Parent:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The run that another one is a fork of, and where it begins."""
+
+    run_id: RunId
+    step: int  # that it makes instead
+    history_until: int  # it goes on from so many of its messages
+
+
+@dataclass(frozen=True, slots=True)
 class NewRun:
     """What a run starts from, checked already."""
 
@@ -57,6 +66,7 @@ class NewRun:
     kind: RunKind = RunKind.AGENT
     rolls_back: RunId | None = None  # the run that a rollback undoes
     parent: Parent | None = None  # the thread is that of the parent, and it has no turn in it
+    origin: Origin | None = None
     start_at: datetime | None = None  # it waits until then, and only then for its thread
     deadline_at: datetime | None = None
     deadline_seconds: float | None = None  # from when it may begin; the sooner of both counts
@@ -112,20 +122,27 @@ def start_child(connection: Connection, new: NewRun) -> Started:
 def _insert(
     connection: Connection, new: NewRun, position: int | None, paused_for: Phase | None
 ) -> Started:
-    parent = new.parent
+    parent, origin = new.parent, new.origin
+    history_until = None
+    if origin is not None:
+        history_until = origin.history_until
+    elif parent is not None:
+        history_until = parent.history_until
     begins = Phase.WAITING_CODE if new.kind is RunKind.WORKFLOW else Phase.WAITING_MODEL
     created = connection.exec_driver_sql(
         """
         WITH run AS (
             INSERT INTO celeriac.runs (run_id, tenant_id, user_id, thread_id, thread_position,
-                root_run_id, parent_run_id, parent_call_id, depth, history_until, kind, agent,
+                root_run_id, parent_run_id, parent_call_id, depth, history_until, forked_from,
+                forked_step, kind, agent,
                 status, phase, resume_phase, queue, limits, contract, input, published_at,
                 publish_count, message_count, last_event_seq, start_key, deadline_at,
                 traceparent, generation, told)
             SELECT %(run_id)s, %(tenant_id)s, %(user_id)s, %(thread_id)s, %(position)s,
                 coalesce(parent.root_run_id, %(run_id)s),
                 coalesce(%(rolls_back)s::text, parent.run_id), %(parent_call)s::text,
-                coalesce(parent.depth + 1, 0), %(history_until)s,
+                coalesce(parent.depth + 1, 0), %(history_until)s, %(origin)s::text,
+                %(forked_step)s::int,
                 %(kind)s, %(agent)s, %(status)s, %(phase)s, %(resume_phase)s, %(queue)s,
                 %(limits)s::jsonb, %(contract)s::jsonb, %(input)s::jsonb,
                 CASE WHEN %(is_published)s THEN clock_timestamp() END, %(is_published)s::int,
@@ -165,7 +182,9 @@ def _insert(
             "rolls_back": new.rolls_back,
             "parent_run": None if parent is None else parent.run_id,
             "parent_call": None if parent is None else parent.call_id,
-            "history_until": None if parent is None else parent.history_until,
+            "history_until": history_until,
+            "origin": None if origin is None else origin.run_id,
+            "forked_step": None if origin is None else origin.step,
             "agent": new.agent,
             "status": "queued" if paused_for is None else "paused",
             "phase": paused_for or begins,
@@ -203,6 +222,9 @@ def _created(new: NewRun) -> dict[str, JsonValue]:
     if new.parent is not None:
         facts["parent_run_id"] = new.parent.run_id
         facts["parent_call_id"] = new.parent.call_id
+    if new.origin is not None:
+        facts["forked_from"] = new.origin.run_id
+        facts["forked_step"] = new.origin.step
     if new.start_at is not None:
         facts["start_at"] = new.start_at.astimezone(UTC).isoformat()
     return facts

@@ -25,6 +25,7 @@ from celeriac_tasks import (
     approving,
     contracting,
     delegating,
+    forking,
     memorizing,
     requesting,
     sleeping,
@@ -124,6 +125,8 @@ class ClaimedStep:
             return self._commit(Transition(ended))
         if self._claim.is_rollback:
             return self._commit(undoing.think(self._worker.database, self._loaded, self._claim))
+        if (forked := forking.begin(self._worker.database, self._loaded, self._claim)) is not None:
+            return self._commit(forked)
         if self._claim.said:
             if (refused := self._allotment.reserve_calls(self._claim, ())) is not None:
                 return self._commit(Transition(refused))

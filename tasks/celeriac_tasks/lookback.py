@@ -77,9 +77,7 @@ def call_result(stored: StoredResult) -> CallResult:
     )
 
 
-def _pages_back(
-    connection: Connection, log: Log, chain: Sequence[Giver]
-) -> Iterator[list[Range]]:
+def _pages_back(connection: Connection, log: Log, chain: Sequence[Giver]) -> Iterator[list[Range]]:
     """Ranges of about `PAGE_MESSAGES` messages, from the last ones back to the thread's first."""
     page: list[Range] = []
     size = 0

@@ -161,6 +161,15 @@ DAMAGES = [
         "queued",
     ),
     Damage(
+        audit_checks.history.FORKS,
+        """
+        UPDATE celeriac.runs SET forked_from = 'completed', forked_step = 1, history_until = 9
+        WHERE run_id = 'queued'
+        """,
+        "at step 1 of run completed it has 9 messages in view, not 2",
+        "queued",
+    ),
+    Damage(
         audit_checks.effects.IN_FLIGHT,
         """
         UPDATE celeriac.runs SET status = 'cancelled', phase = NULL, claim_token = NULL,

@@ -27,7 +27,7 @@ from celeriac.errors import (
     WrongOwner,
 )
 from celeriac.ids import RunId
-from celeriac.reports import to_json
+from celeriac.reports import Retried, to_json
 from celeriac.scripted import ScriptedModel, say
 from celeriac.settings import load_settings
 from celeriac.states import RunStatus
@@ -354,6 +354,7 @@ def test_a_run_is_shown_with_exactly_the_fields_of_the_contract(client: Client, 
         "worker_id", "deaths", "input", "result", "error", "created_at", "finished_at", "steps",
         "effects", "approvals", "kind", "rolls_back", "rollbacks", "parent", "children",
         "start_at", "deadline_at", "contract", "use", "erased_at", "pruned_at",
+        "forked_from", "forked_step", "forks",
     ]  # fmt: skip
     (step,) = cast(list[dict[str, Any]], shown["steps"])
     assert list(step) == ["step", "kind", "worker_id", "started_at", "committed_at"]
@@ -546,7 +547,7 @@ def test_a_decision_names_who_made_it(client: Client, hand: Hand) -> None:
 
     assert hand.event_data(run_id, "effect.resolved")["by"] == "carol"
     poisoned = hand.poisoned()
-    assert client.retry(poisoned) is RunStatus.QUEUED
+    assert client.retry(poisoned) == Retried(poisoned, RunStatus.QUEUED)
     assert hand.event_data(poisoned, "run.retried") == {"by": "local"}
     with pytest.raises(Conflict):
         client.retry(poisoned)

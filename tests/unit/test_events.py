@@ -25,6 +25,8 @@ IN_THE_AUDIT_TRAIL = {
     "call.execute",
     "memory.forget",
     "results.submit",
+    "run.fork",
+    "run.retry",
     "run.rollback",
     "run.start",
     "workspace.drift",

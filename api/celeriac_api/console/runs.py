@@ -1,5 +1,6 @@
 """The list of runs, one run as it goes on, and what its user may tell it."""
 
+import json
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -118,8 +119,9 @@ def interrupt(run_id: str, form: PostedForm) -> Response:
 
 @router.post("/{run_id}/retry", name="retry_run")
 def retry(run_id: str, form: PostedForm) -> Response:
-    api.retry_run(run_id, form.order())
-    return _back(run_id)
+    """Leads to the run that goes on."""
+    answer = api.retry_run(run_id, form.order())
+    return _back(json.loads(bytes(answer.body))["run_id"])
 
 
 @router.post("/{run_id}/messages", name="say_to_run")

@@ -65,6 +65,7 @@ EVENTS: Mapping[str, str] = {
     "{scope} {subject} does not have them",
     "undo.requested": "people are asked to undo {tool} ({call_id}) by hand",
     "rollback.requested": "{by} asked to undo run {run_id} from step {from_step} on",
+    "fork.planned": "the calls that were still to be made are planned anew",
     "rollback.planned": "it is known how each call is undone",
     "proposal.recorded": "{tool} ({call_id}) is proposed",
     "proposal.edited": "{by} changed the arguments of {tool} ({call_id})",

@@ -1,4 +1,4 @@
-"""What people tell a run: `celeriac say`, `interrupt`, `cancel`, `resolve` and `retry`."""
+"""What people tell a run: `celeriac say`, `interrupt`, `cancel`, `resolve`, `retry`, `fork`."""
 
 from typing import Annotated
 
@@ -91,10 +91,41 @@ def resolve(
 def retry(
     context: typer.Context, run_id: RunArgument, by: By = None, as_json: AsJson = False
 ) -> None:
-    """Let a run that needs attention try its step again."""
+    """Let a run that needs attention, or has failed, try its last step again.
+
+    A run that has failed stays as it is: another one goes on in its thread, whose id is printed.
+    """
     with environment(context).client() as client:
-        status = client.retry(run_id, by=by)
-    _print(run_id, status, f"is {status}", as_json=as_json)
+        retried = client.retry(run_id, by=by)
+    which = "" if retried.run_id == run_id else f"goes on as run {retried.run_id}, which "
+    if as_json:
+        print_json(retried)
+    else:
+        typer.echo(f"run {run_id} {which}is {retried.status}")
+
+
+def fork(
+    context: typer.Context,
+    run_id: RunArgument,
+    at: Annotated[
+        int, typer.Option("--at", metavar="STEP", help="The step that is made anew.", min=0)
+    ],
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start a run that goes on from where a run stood before a step, in a thread of its own.
+
+    What the run has done since is done again, under other idempotency keys.
+    """
+    with environment(context).client() as client:
+        started = client.fork(run_id, at, by=by)
+    if as_json:
+        print_json({"run_id": started.run_id})
+    else:
+        typer.echo(
+            f"run {run_id} is forked at step {at} as run {started.run_id}, which is "
+            f"{started.status}, {started.phase}"
+        )
 
 
 def _print(run_id: str, status: RunStatus, words: str, *, as_json: bool) -> None:

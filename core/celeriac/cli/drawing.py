@@ -117,6 +117,18 @@ def _status(run: "Run") -> "Text":
     return status
 
 
+def _origins(run: "Run") -> "list[tuple[str, object]]":
+    """Which other run this one is there for."""
+    rows: list[tuple[str, object]] = []
+    if run.forked_from is not None:
+        rows.append(("goes on from", f"step {run.forked_step} of run {run.forked_from}"))
+    if run.parent is not None:
+        rows.append(("answers", f"call {run.parent.call_id} of run {run.parent.run_id}"))
+    if run.rolls_back is not None:
+        rows.append(("rolls back", f"run {run.rolls_back}"))
+    return rows
+
+
 def _facts(run: "Run", waiting: str | None) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
@@ -130,14 +142,13 @@ def _facts(run: "Run", waiting: str | None) -> "RenderableType":
         ("thread, user", f"{run.thread_id}, {run.user_id}"),
         ("status", _status(run)),
     ]
-    if run.rolls_back is not None:
-        rows.insert(1, ("rolls back", f"run {run.rolls_back}"))
-    if run.parent is not None:
-        rows.insert(1, ("answers", f"call {run.parent.call_id} of run {run.parent.run_id}"))
+    rows[1:1] = _origins(run)
     if run.deadline_at is not None:
         rows.append(("deadline (UTC)", clock(run.deadline_at)))
     if run.rollbacks:
         rows.append(("rollbacks", ", ".join(run.rollbacks)))
+    if run.forks:
+        rows.append(("forks, retries", ", ".join(run.forks)))
     if waiting is not None:
         rows.append(("waits", waiting))
     for name, at in (("erased", run.erased_at), ("pruned", run.pruned_at)):

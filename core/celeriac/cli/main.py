@@ -128,6 +128,7 @@ for command in (
     decisions.cancel,
     decisions.resolve,
     decisions.retry,
+    decisions.fork,
     rollback.rollback,
     calls.calls,
     calls.submit,

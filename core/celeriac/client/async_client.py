@@ -69,6 +69,7 @@ class AsyncClient:
     interrupt = AskedAsync(run.interrupt)
     say = AskedAsync(run.say)
     retry = AskedAsync(run.retry)
+    fork = AskedAsync(run.fork)
     rollback = AskedAsync(run.rollback)
 
     threads = AskedAsync(thread.list_threads)

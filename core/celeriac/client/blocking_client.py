@@ -104,6 +104,7 @@ class Client:
     interrupt = Asked(run.interrupt)
     say = Asked(run.say)
     retry = Asked(run.retry)
+    fork = Asked(run.fork)
     rollback = Asked(run.rollback)
 
     threads = Asked(thread.list_threads)

@@ -32,12 +32,13 @@ from celeriac.ids import (
     new_run_id,
     new_thread_id,
 )
-from celeriac.reports import Decided, Schedule, ScheduleFire, Started
+from celeriac.reports import Decided, Retried, Schedule, ScheduleFire, Started
 from celeriac.schedule import NewSchedule
 from celeriac.states import RunStatus
 from celeriac.testpoints import reach
 from celeriac_storage import (
     deciding,
+    forks,
     inbox,
     requests,
     resolving,
@@ -169,13 +170,58 @@ class Say(Operation[RunStatus]):
         return inbox.say(connection, self.run_id, word(self.text), self.by, self.key)
 
 
-@dataclass(frozen=True, slots=True)
-class Retry(Operation[RunStatus]):
+@dataclass(slots=True)
+class Retry(Operation[Retried]):
+    """Let a run that needs attention try its step again, or another run the last step of one that
+    has failed. `first_step` as with `Start`."""
+
     run_id: RunId
     by: UserId
+    first_step: FirstStep | None = None
+    retry_id: RunId = field(default_factory=new_run_id)
+    _forked: forks.Forked | None = field(default=None, init=False)
 
-    def act(self, connection: Connection) -> RunStatus:
-        return resolving.retry(connection, self.run_id, self.by)
+    def act(self, connection: Connection) -> Retried:
+        self._forked = None
+        if not forks.has_failed(connection, self.run_id):
+            return Retried(self.run_id, resolving.retry(connection, self.run_id, self.by))
+        wish = forks.Wish(self.run_id, self.by, self.retry_id, self.first_step is not None)
+        self._forked = forks.retry(connection, wish)
+        return Retried(self._forked.run_id, self._forked.started.status)
+
+    def finish(self, transactions: Transactions) -> None:
+        _publish(self._forked, self.first_step, transactions)
+
+
+@dataclass(slots=True)
+class Fork(Operation[Started]):
+    """Start a run that goes on from before a step of another one. `first_step` as with `Start`."""
+
+    run_id: RunId
+    at: int
+    by: UserId
+    first_step: FirstStep | None = None
+    fork_id: RunId = field(default_factory=new_run_id)
+    thread_id: ThreadId = field(default_factory=new_thread_id)
+    _forked: forks.Forked | None = field(default=None, init=False)
+
+    def act(self, connection: Connection) -> Started:
+        wish = forks.Wish(self.run_id, self.by, self.fork_id, self.first_step is not None)
+        self._forked = forks.fork(connection, wish, self.at, self.thread_id)
+        started = self._forked.started
+        return Started(self.fork_id, self.thread_id, started.status, started.phase)
+
+    def finish(self, transactions: Transactions) -> None:
+        _publish(self._forked, self.first_step, transactions)
+
+
+def _publish(
+    forked: forks.Forked | None, first_step: FirstStep | None, transactions: Transactions
+) -> None:
+    if forked is None or first_step is None or not forked.is_new:
+        return
+    if forked.started.status is RunStatus.QUEUED:
+        first_step.publish(forked.run_id, forked.queue, transactions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 from celeriac.client.ask import Ask
 from celeriac.client.named import run_named, user_or_default
-from celeriac.client.operations import Cancel, Interrupt, Retry, RollBack, Say
+from celeriac.client.operations import Cancel, Fork, Interrupt, Retry, RollBack, Say
 from celeriac.client.over_http.answers import reader
 from celeriac.client.over_http.request import Flow, Request, get, one, pages, post, refuse_speaker
 from celeriac.ids import RunId, checked_id
-from celeriac.reports import Run, RunLine, Started, Wait
+from celeriac.reports import Retried, Run, RunLine, Started, Wait
 from celeriac.states import RunStatus
 from celeriac_storage import inbox, reading
 
@@ -106,14 +106,40 @@ def say(run_id: str, text: str, *, by: str | None = None, key: str | None = None
     )
 
 
-def retry(run_id: str, *, by: str | None = None) -> Ask[RunStatus]:
-    """Let a run in `needs_attention` try its step again. Raises `UnknownRun`, or `Conflict` if
-    it needs none, or if the outcome of a call must be resolved first."""
+def retry(run_id: str, *, by: str | None = None) -> Ask[Retried]:
+    """Let a run in `needs_attention` try its step again; or start a run that tries the last step
+    of a `failed` one again, in the same thread (docs/replay.md). Which run it is, and where it
+    stands.
+
+    A failed run has one such run, whoever asks how often. Nothing that it has done is done again.
+    Raises `UnknownRun`, or `Conflict` if there is nothing to try again, or if the outcome of a
+    call must be resolved first.
+    """
     run, person = run_named(run_id), user_or_default(by)
-    return Ask(
-        lambda desk: desk.perform(Retry(run, person), run),
-        lambda: stands(ask_run(run, "retry"), by),
-    )
+
+    def over_http() -> Flow[Retried]:
+        refuse_speaker(by)
+        return reader(Retried)((yield ask_run(run, "retry")))
+
+    return Ask(lambda desk: desk.perform(Retry(run, person, desk.first_step), run), over_http)
+
+
+def fork(run_id: str, at: int, *, by: str | None = None) -> Ask[Started]:
+    """Start a run that goes on from where the run stood before its step `at`, in a thread of its
+    own (docs/replay.md).
+
+    It is of the same agent, user, limits and contract, and makes that step and all after it by
+    the code and the model of now: what the run has done since is done again, under other
+    idempotency keys. Raises `UnknownRun`; `InvalidInput` for a step that the run has not come
+    to; `Conflict` if what it worked with was erased.
+    """
+    run, person = run_named(run_id), user_or_default(by)
+
+    def over_http() -> Flow[Started]:
+        refuse_speaker(by)
+        return read_started((yield ask_run(run, "fork", {"at": at})))
+
+    return Ask(lambda desk: desk.perform(Fork(run, at, person, desk.first_step), run), over_http)
 
 
 def rollback(run_id: str, from_step: int = 0, *, by: str | None = None) -> Ask[Started]:

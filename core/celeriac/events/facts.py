@@ -30,6 +30,8 @@ class Created(Facts):
     parent_run_id: str | None = None  # of a child: the run that asked for it,
     parent_call_id: str | None = None  # and the call that it answers
     start_at: str | None = None  # of a delayed run
+    forked_from: str | None = None  # of a fork or a retry: the run that it goes on from,
+    forked_step: int | None = None  # and the step of that which it makes instead
 
 
 class By(Facts):
@@ -253,6 +255,12 @@ class PlannedUndo(BaseModel):
 class RollbackPlanned(Facts):
     run_id: str
     undos: list[PlannedUndo]
+
+
+class ForkPlanned(Facts):
+    run_id: str  # that it is a fork of
+    calls: list[PlannedCall]
+    told: list[str]  # calls of that run, of which the model is told what came of them
 
 
 class Refused(Facts):

@@ -30,6 +30,7 @@ from celeriac.events.facts import (
     Expired,
     Facts,
     Failed,
+    ForkPlanned,
     Heard,
     Interrupted,
     MemoryDecision,
@@ -375,6 +376,12 @@ class UndoRequested(RunEvent[RollbackRequested]):
     type: Literal["rollback.requested"]
 
 
+class ForkedCallsPlanned(RunEvent[ForkPlanned]):
+    """The calls that a fork finds still to be made are planned anew, as its own."""
+
+    type: Literal["fork.planned"]
+
+
 class UndoPlanned(RunEvent[RollbackPlanned]):
     """It is known how each call is undone."""
 
@@ -505,6 +512,7 @@ AnyEvent = Annotated[
     | ToolFailed
     | PreconditionUnclear
     | UndoRequested
+    | ForkedCallsPlanned
     | UndoPlanned
     | ProposalRecorded
     | ProposalEdited

@@ -46,6 +46,7 @@ CHECKS: tuple[Check, ...] = (
     memories.VECTORS,
     history.CHECKPOINTS,
     history.MESSAGE_POSITIONS,
+    history.FORKS,
     history.WORDS_WAITING,
     history.TOLD_RESULTS,
     history.SELECTIONS,

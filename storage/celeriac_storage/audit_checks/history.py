@@ -79,6 +79,24 @@ WORDS_WAITING = Check(
     """,
 )
 
+FORKS = Check(
+    7,
+    "a fork goes on with what its origin had said before the step at which it was forked",
+    """
+    SELECT fork.run_id, format('at step %%s of run %%s it has %%s messages in view, not %%s',
+        fork.forked_step, fork.forked_from, fork.history_until, said) AS detail
+    FROM celeriac.runs AS fork
+    JOIN celeriac.runs AS origin ON origin.run_id = fork.forked_from
+    LEFT JOIN celeriac.checkpoints AS last
+        ON last.run_id = origin.run_id AND last.step = fork.forked_step - 1
+    CROSS JOIN LATERAL (
+        SELECT coalesce(last.message_count, (origin.forked_from IS NULL)::int) AS said
+    ) AS before
+    WHERE origin.pruned_at IS NULL AND (fork.history_until IS DISTINCT FROM said
+        OR fork.forked_step NOT BETWEEN 0 AND origin.step)
+    """,
+)
+
 TOLD_RESULTS = Check(
     7,
     "a message tells only of calls that exist and are settled",
