@@ -33,9 +33,9 @@ class Retold:
             return self.turns.pop(0)
 
         @tool(effect="none")
-        def look(shelf: str) -> str:
+        def look(shelf: str, times: int = 1) -> str:
             """Look at a shelf."""
-            return f"{shelf}: empty"
+            return f"{shelf}: empty" * times
 
         @tool(effect="external")
         def order(context: ToolContext, what: str) -> str:
@@ -57,7 +57,21 @@ class Retold:
         more.setdefault("tools", [look, order, pay, scan])
         more.setdefault("limits", Limits())
         self.agent = Agent("teller", ScriptedModel(script), "Tell what there is.", **more)
+        self._broker_url, self._is_retired = broker_url, False
         self.worker = Worker(database.url, broker_url, [self.agent])
+        self.worker.process.start()
+
+    def retire(self) -> None:
+        """Have no worker any more."""
+        if not self._is_retired:
+            self.worker.process.stop()
+        self._is_retired = True
+
+    def deploy(self, agent: Agent) -> None:
+        """Have the worker replaced by one with other code."""
+        self.retire()
+        self._is_retired = False
+        self.worker = Worker(self.database.url, self._broker_url, [agent])
         self.worker.process.start()
 
     def tell(self, *turns: Turn, thread_id: str | None = None) -> RunId:
@@ -89,5 +103,5 @@ class Retold:
 
     def close(self) -> None:
         self.client.close()
-        self.worker.process.stop()
+        self.retire()
         assert audit(self.database) == []

@@ -10,10 +10,12 @@ from typing import Any
 from sqlalchemy import Row
 
 from celeriac import Agent, Client, external_tool, tool
+from celeriac.client import NotDone
 from celeriac.ids import RunId
 from celeriac.scripted import ScriptedModel, ToolCall, Turn, say
-from celeriac.states import RunStatus
+from celeriac.states import EffectState, RunStatus
 from celeriac.tools import Tool
+from celeriac_storage import deadlines
 from celeriac_storage.audit import audit
 from celeriac_storage.database import Database
 from tests.worker_in_process import Worker
@@ -77,6 +79,20 @@ class Talk:
                 break
             self.step()
         return RunStatus(self.row.status)
+
+    def fail(self) -> None:
+        """Have the run's deadline pass, of what is asked for elsewhere somebody says it was not
+        done."""
+        with self.database.begin() as connection:
+            connection.exec_driver_sql(
+                "UPDATE celeriac.runs SET deadline_at = clock_timestamp() WHERE run_id = %s",
+                (self.run_id,),
+            )
+        with self.database.begin() as connection:
+            assert deadlines.end(connection, self.run_id)
+        for effect in self.client.get(self.run_id).effects:
+            if effect.state is EffectState.UNKNOWN:
+                self.client.resolve(self.run_id, effect.call_id, NotDone())
 
     @property
     def row(self) -> Row[Any]:

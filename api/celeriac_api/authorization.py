@@ -35,6 +35,8 @@ RULES: Mapping[str, Rule] = {
     "start_run": _OWN,  # another's: for another user
     "list_runs": _OWN,
     "show_run": _OWN,
+    "replay_run": _OWN,
+    "compare_runs": _OWN,
     "follow_events": _OWN,
     "cancel_run": _OWN,
     "interrupt_run": _OWN,

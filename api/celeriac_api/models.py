@@ -22,14 +22,14 @@ from pydantic import (
     model_validator,
 )
 
-from celeriac import reports
+from celeriac import replay, reports
 from celeriac.cron import MAX_EXPRESSION_CHARACTERS
 from celeriac.limits import Limits
 from celeriac.schedule import MAX_CATCH_UP, MAX_JITTER_SECONDS, CatchUp, NewSchedule, Overlap
 from celeriac.seconds import MAX_SECONDS
 
 _ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$"
-_MOST = 2**31 - 1
+MOST = 2**31 - 1
 _LIMITS = Limits()
 
 
@@ -60,16 +60,14 @@ class LimitsBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    steps: Annotated[int, Field(gt=0, le=_MOST)] = _LIMITS.steps
-    tool_calls: Annotated[int, Field(gt=0, le=_MOST)] = _LIMITS.tool_calls
-    tokens: Annotated[int, Field(gt=0, le=_MOST)] = _LIMITS.tokens
-    wall_seconds: Annotated[float, Field(gt=0, le=_MOST, allow_inf_nan=False)] = (
-        _LIMITS.wall_seconds
-    )
-    corrections: Annotated[int, Field(gt=0, le=_MOST)] = _LIMITS.corrections
-    deadline_seconds: Annotated[float | None, Field(gt=0, le=_MOST, allow_inf_nan=False)] = None
-    depth: Annotated[int, Field(gt=0, le=_MOST)] = _LIMITS.depth
-    children: Annotated[int, Field(gt=0, le=_MOST)] = _LIMITS.children
+    steps: Annotated[int, Field(gt=0, le=MOST)] = _LIMITS.steps
+    tool_calls: Annotated[int, Field(gt=0, le=MOST)] = _LIMITS.tool_calls
+    tokens: Annotated[int, Field(gt=0, le=MOST)] = _LIMITS.tokens
+    wall_seconds: Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)] = _LIMITS.wall_seconds
+    corrections: Annotated[int, Field(gt=0, le=MOST)] = _LIMITS.corrections
+    deadline_seconds: Annotated[float | None, Field(gt=0, le=MOST, allow_inf_nan=False)] = None
+    depth: Annotated[int, Field(gt=0, le=MOST)] = _LIMITS.depth
+    children: Annotated[int, Field(gt=0, le=MOST)] = _LIMITS.children
 
     def to_limits(self) -> Limits:
         return Limits(**self.model_dump())
@@ -173,14 +171,14 @@ class Nothing(Body):
 class ForkRun(Body):
     """Goes on from a step of a run."""
 
-    at: Annotated[int, Field(ge=0, le=_MOST, description="The step to make instead.")]
+    at: Annotated[int, Field(ge=0, le=MOST, description="The step to make instead.")]
 
 
 class RollBackRun(Body):
     """Undoes what a run did."""
 
     from_step: Annotated[
-        int, Field(ge=0, le=_MOST, description="From that step of its model on.")
+        int, Field(ge=0, le=MOST, description="From that step of its model on.")
     ] = 0
 
 
@@ -387,7 +385,7 @@ class PutMemory(Body):
     value: Annotated[Any, Field(description="Any JSON but null; a text is best.")]
     kind: Literal["semantic", "episodic", "procedural"] = "semantic"
     replaces_version: Annotated[
-        int | None, Field(ge=1, le=_MOST, description="To change what is there: its version now.")
+        int | None, Field(ge=1, le=MOST, description="To change what is there: its version now.")
     ] = None
     expires_days: Annotated[float | None, Field(gt=0, le=36_500, allow_inf_nan=False)] = None
     user_id: Annotated[
@@ -427,6 +425,8 @@ def _shown(declared: Any) -> Any:
 
 RunModel = model_of(reports.Run)
 RunLineModel = model_of(reports.RunLine)
+ReplayModel = model_of(replay.Replay)
+DifferenceModel = model_of(replay.Difference)
 StartedModel = model_of(reports.Started)
 RequestedCallModel = model_of(reports.RequestedCall)
 ThreadModel = model_of(reports.Thread)

@@ -35,10 +35,12 @@ from celeriac_api.idempotency import CurrentOrder, Order, Reply
 from celeriac_api.models import answers
 from celeriac_api.pages import Cursor, Limit, cursor_after, cut, place_of
 from celeriac_api.requests import JsonRoute, json_response
-from celeriac_storage import inbox, reading, submitting
+from celeriac_storage import inbox, reading, stages, submitting
 from celeriac_storage.admitting import Wish
+from celeriac_storage.ownership import owner_of_run
 from celeriac_storage.resolving import NotDone, TookEffect
 from celeriac_storage.submitting import Failed, Result
+from celeriac_tasks.replaying import replay
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=JsonRoute)
 
@@ -179,6 +181,35 @@ def show_wait(request: Request, run_id: str, caller: CurrentCaller) -> Response:
     run = visible_run(request, run_id, "show_run")
     with service_of(request).tenant(caller.tenant_id).begin() as connection:
         return json_response(reading.read_wait(connection, run))
+
+
+@router.get(
+    "/{run_id}/replay", responses=answers(200, models.ReplayModel, "Each thing once, by number")
+)
+def replay_run(
+    request: Request,
+    run_id: str,
+    caller: CurrentCaller,
+    step: Annotated[int | None, Query(ge=0, le=models.MOST)] = None,
+) -> Response:
+    """What the run's model was sent at each step, or at one, and what it answered, made of what is
+    stored. Nothing is asked of a model or a tool."""
+    run = visible_run(request, run_id, "replay_run")
+    service = service_of(request)
+    with service.tenant(caller.tenant_id).begin() as connection:
+        owner = owner_of_run(connection, caller.tenant_id, run)
+    with service.tenant(caller.tenant_id, [owner or ""]).begin() as connection:
+        return json_response(replay(connection, run, step))
+
+
+@router.get(
+    "/{run_id}/diff/{other_id}", responses=answers(200, models.DifferenceModel, "Where they part")
+)
+def compare_runs(request: Request, run_id: str, other_id: str, caller: CurrentCaller) -> Response:
+    """Where two runs part, step by step, by what they said, asked for and were told."""
+    left, right = (visible_run(request, each, "compare_runs") for each in (run_id, other_id))
+    with service_of(request).tenant(caller.tenant_id).begin() as connection:
+        return json_response(stages.difference(connection, left, right))
 
 
 @router.post("/{run_id}/cancel", responses=_STANDS)

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -282,6 +282,12 @@ def _shape_of_input(name: str, type_: Any) -> Shape:
         return Shape(type_)
     except InvalidAgent as error:
         raise InvalidAgent(f"the input of agent {name}: {error}") from error
+
+
+def hashes_of(definition: Mapping[str, JsonValue]) -> tuple[str, str]:
+    """The hash of the instructions and that of the tools of a registered definition, as an agent's
+    `prompt_hash` and `tools_hash`."""
+    return _hash(definition.get("instructions")), _hash(definition.get("tools"))
 
 
 def _hash(value: JsonValue) -> str:

@@ -40,7 +40,7 @@ class Shape:
             self.exact_schema: dict[str, JsonValue] = self._adapter.json_schema(
                 schema_generator=_SchemaOfShape
             )
-            self.schema = cast("dict[str, JsonValue]", _without_decimals(self.exact_schema))
+            self.schema = cast("dict[str, JsonValue]", without_decimals(self.exact_schema))
         except (PydanticUserError, TypeError) as error:
             reason = str(error).partition("\n")[0]
             raise InvalidAgent(f"JSON cannot express the type {_name(type_)}: {reason}") from error
@@ -97,12 +97,12 @@ class Shape:
         )
 
 
-def _without_decimals(schema: JsonValue) -> JsonValue:
+def without_decimals(schema: JsonValue) -> JsonValue:
     match schema:
         case dict():
-            return {key: _without_decimals(part) for key, part in schema.items() if key != DECIMAL}
+            return {key: without_decimals(part) for key, part in schema.items() if key != DECIMAL}
         case list():
-            return [_without_decimals(part) for part in schema]
+            return [without_decimals(part) for part in schema]
         case _:
             return schema
 

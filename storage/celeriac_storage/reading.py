@@ -160,7 +160,7 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
         start_at,
         deadline_at,
         None if contract is None else _contract(connection, run_id, contract),
-        _use(connection, run_id),
+        use_of(connection, run_id),
         erased_at,
         pruned_at,
         forked_from,
@@ -445,7 +445,7 @@ def read_wait(connection: Connection, run_id: RunId) -> Wait:
     )
 
 
-def _use(connection: Connection, run_id: RunId) -> Use:
+def use_of(connection: Connection, run_id: RunId) -> Use:
     # Of a pruned run there are no model calls any more.
     row = connection.exec_driver_sql(
         """

@@ -24,7 +24,7 @@ from celeriac.memory import asking
 from celeriac.memory.candidate import MemoryCandidate
 from celeriac.memory.origin import find_source, find_words
 from celeriac.memory.policy import MemoryPolicy
-from celeriac.memory.recall import quoted
+from celeriac.memory.recall import Memory, quoted
 from celeriac.memory.sensitive import withhold
 from celeriac.memory.tools import REMEMBER, Wish
 from celeriac.messages import user_message
@@ -196,14 +196,21 @@ def recalled(
     is. None if the policy shows nothing by itself. `active` is held to use the database."""
     if policy.recall_tokens == 0:
         return messages, None
-    place, query = _latest_words(messages)
+    _, query = _latest_words(messages)
     meaning = embedding.meaning_of(database, active, claim, policy, query)
     with active, database.begin() as connection:
         found = recalls.recall(connection, claim, policy, query, meaning)
     if not found.memories:
         return messages, found
-    block = user_message(quoted(found.memories), opens_run=False)
+    place, block = among(messages, found.memories)
     return [*messages[:place], block, *messages[place:]], found
+
+
+def among(messages: Sequence[ModelMessage], shown: Sequence[Memory]) -> tuple[int, ModelMessage]:
+    """The message that shows the memories, and before which of the others it is sent: before the
+    user's latest words."""
+    place, _ = _latest_words(messages)
+    return place, user_message(quoted(shown), opens_run=False)
 
 
 def _latest_words(messages: Sequence[ModelMessage]) -> tuple[int, str]:

@@ -47,6 +47,8 @@ LIST: dict[str, Any] = {
 ENDPOINTS = [  # in an order in which each finds the run as it needs it
     Endpoint("list_runs", "GET", "/v1/runs", **LIST),
     Endpoint("show_run", "GET", "/v1/runs/{run}"),
+    Endpoint("replay_run", "GET", "/v1/runs/{run}/replay"),
+    Endpoint("compare_runs", "GET", "/v1/runs/{run}/diff/{run}"),
     Endpoint("list_calls", "GET", "/v1/runs/{run}/calls"),
     Endpoint("show_wait", "GET", "/v1/runs/{run}/wait"),
     Endpoint("list_requested_calls", "GET", "/v1/calls", other="200", rival="200"),

@@ -45,6 +45,9 @@ def test_every_report_is_the_same(api: Api, desk: Desk) -> None:
     thread_id = desk.client.get(run_id).thread_id
     looks: dict[str, Look] = {
         "get": lambda client: client.get(run_id),
+        "replay": lambda client: client.replay(run_id),
+        "replay of a step": lambda client: client.replay(run_id, step=0),
+        "diff": lambda client: client.diff(run_id, run_id),
         "runs": lambda client: client.runs(status=RunStatus.PAUSED, agent="desk"),
         "no runs": lambda client: client.runs(status=RunStatus.FAILED),
         "threads": lambda client: client.threads(),
@@ -116,6 +119,34 @@ def test_a_run_is_interrupted_and_cancelled(talk: Talk, client_of: PersonClient)
     with pytest.raises(errors.Conflict, match="nothing to interrupt"):
         client.interrupt(run_id)
     assert talk.noted == []
+
+
+def test_a_run_is_forked_and_retried_over_http(talk: Talk, client_of: PersonClient) -> None:
+    alice = client_of("alice")
+    failed = alice.start("talker", "hello", thread_id="chat").run_id
+    talk.run_id = failed
+    talk.go_on()
+    talk.fail()
+
+    fork = alice.fork(failed, 0)
+    retried = alice.retry(failed)
+
+    assert (alice.get(fork.run_id).forked_step, fork.status) == (0, "queued")
+    assert alice.retry(failed) == retried == talk.client.retry(failed)
+    assert alice.get(failed).forks == [fork.run_id, retried.run_id]
+    assert alice.get(retried.run_id).thread_id == "chat"
+    with pytest.raises(errors.InvalidInput, match="the steps 0 to 1"):
+        alice.fork(failed, 2)
+    asks: list[Look] = [
+        lambda by: by.fork(failed, 0),
+        lambda by: by.retry(failed),
+        lambda by: by.replay(failed),
+        lambda by: by.diff(fork.run_id, failed),
+    ]
+    for stranger in (client_of("bob"), client_of("alice", tenant="rival")):
+        for ask in asks:
+            with pytest.raises(errors.UnknownRun):
+                ask(stranger)
 
 
 @pytest.mark.parametrize(

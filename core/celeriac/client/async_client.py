@@ -70,6 +70,8 @@ class AsyncClient:
     say = AskedAsync(run.say)
     retry = AskedAsync(run.retry)
     fork = AskedAsync(run.fork)
+    replay = AskedAsync(run.replay)
+    diff = AskedAsync(run.diff)
     rollback = AskedAsync(run.rollback)
 
     threads = AskedAsync(thread.list_threads)

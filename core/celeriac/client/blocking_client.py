@@ -105,6 +105,8 @@ class Client:
     say = Asked(run.say)
     retry = Asked(run.retry)
     fork = Asked(run.fork)
+    replay = Asked(run.replay)
+    diff = Asked(run.diff)
     rollback = Asked(run.rollback)
 
     threads = Asked(thread.list_threads)

@@ -58,6 +58,16 @@ class DatabaseDesk:
             self._check(connection, of_run)
             return read(connection)
 
+    def look(self, read: Callable[[Connection], Answer], *of_runs: RunId) -> Answer:
+        """What `read` finds in one transaction, which it may make a snapshot. Raises `UnknownRun`
+        for another tenant's run."""
+        database = self.ready()
+        with database.connect() as connection:
+            for run_id in of_runs:
+                self._check(connection, run_id)
+        with database.begin() as connection:
+            return read(connection)
+
     def run(self, run_id: RunId) -> Run:
         self._watching.check(run_id)
         return self._watching.run(run_id)

@@ -8,9 +8,10 @@ from celeriac.client.operations import Cancel, Fork, Interrupt, Retry, RollBack,
 from celeriac.client.over_http.answers import reader
 from celeriac.client.over_http.request import Flow, Request, get, one, pages, post, refuse_speaker
 from celeriac.ids import RunId, checked_id
+from celeriac.replay import Difference, Replay
 from celeriac.reports import Retried, Run, RunLine, Started, Wait
 from celeriac.states import RunStatus
-from celeriac_storage import inbox, reading
+from celeriac_storage import inbox, reading, stages
 
 if TYPE_CHECKING:
     from celeriac.client.database import DatabaseDesk
@@ -140,6 +141,42 @@ def fork(run_id: str, at: int, *, by: str | None = None) -> Ask[Started]:
         return read_started((yield ask_run(run, "fork", {"at": at})))
 
     return Ask(lambda desk: desk.perform(Fork(run, at, person, desk.first_step), run), over_http)
+
+
+def replay(run_id: str, *, step: int | None = None) -> Ask[Replay]:
+    """What the run's model was sent at each step, or at one, and what it has answered, made of the
+    rows alone: nothing is asked of a model, a tool or the agent's code (docs/replay.md).
+
+    Raises `UnknownRun`; `InvalidInput` for a step at which the model was not asked; `Conflict` if
+    what the run worked with was erased.
+    """
+    run = run_named(run_id)
+
+    def in_database(desk: "DatabaseDesk") -> Replay:
+        # Here: it reads messages as pydantic-ai does, whose import others need not wait for.
+        from celeriac_tasks.replaying import replay
+
+        return desk.look(lambda connection: replay(connection, run, step), run)
+
+    return Ask(
+        in_database,
+        lambda: one(get(f"/v1/runs/{run}/replay", step=step), reader(Replay)),
+    )
+
+
+def diff(left_run_id: str, right_run_id: str) -> Ask[Difference]:
+    """Where two runs part: after how many steps that have said, asked and been told the same, and
+    by what (docs/replay.md). Of a fork, what its origin did up to there counts as its own.
+
+    Raises `UnknownRun`, or `Conflict` if what one of them worked with was erased.
+    """
+    left, right = run_named(left_run_id), run_named(right_run_id)
+    return Ask(
+        lambda desk: desk.look(
+            lambda connection: stages.difference(connection, left, right), left, right
+        ),
+        lambda: one(get(f"/v1/runs/{left}/diff/{right}"), reader(Difference)),
+    )
 
 
 def rollback(run_id: str, from_step: int = 0, *, by: str | None = None) -> Ask[Started]:
