@@ -113,5 +113,10 @@ def table_bytes(connection: Connection) -> int:
     )
 
 
+def wal_bytes(connection: Connection) -> int:
+    """What the server has ever written to its write-ahead log, for all of its databases."""
+    return _number(connection, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')")
+
+
 def _number(connection: Connection, query: str, *parameters: object) -> int:
     return int(connection.exec_driver_sql(query, parameters).scalar_one())

@@ -214,6 +214,49 @@ def test_what_cannot_be_replayed_is_said(retold: Retold) -> None:
             ask()
 
 
+def test_no_order_rests_on_a_time(retold: Retold) -> None:
+    first = retold.tell(*TURNS, thread_id="chat")
+    failed = retold.tell(*TURNS[:2], BROKEN, thread_id="chat")
+    retried = retold.go_on(retold.client.retry(failed).run_id, say("done"))
+    runs = (first, failed, retried)
+
+    def told() -> list[Any]:
+        client = retold.client
+        return [
+            [without_times(to_json(client.get(run_id))) for run_id in runs],
+            [without_times(to_json(list(client.events(run_id)))) for run_id in runs],
+            [without_times(to_json(client.replay(run_id))) for run_id in runs],
+            to_json(client.diff(failed, retried)),
+        ]
+
+    before = told()
+    with retold.database.begin() as connection:
+        connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
+        columns = connection.exec_driver_sql(
+            "SELECT table_name, column_name FROM information_schema.columns"
+            " WHERE table_schema = 'celeriac' AND data_type LIKE 'timestamp%%'"
+            " AND table_name = ANY (%s)",
+            (["runs", "checkpoints", "events", "effects", "effect_attempts", "model_calls"],),
+        ).all()
+        assert len(columns) > 15
+        for table, column in columns:
+            connection.exec_driver_sql(
+                f"UPDATE celeriac.{table} SET {column} = '2026-01-01Z' WHERE {column} IS NOT NULL"
+            )
+
+    assert told() == before
+
+
+def without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: without_times(each)
+            for name, each in value.items()
+            if not (name == "at" or name.endswith("_at"))
+        }
+    return [without_times(each) for each in value] if isinstance(value, list) else value
+
+
 # Diff -------------------------------------------------------------------------------------------
 
 

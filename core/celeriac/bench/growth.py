@@ -18,11 +18,14 @@ SECONDS_PER_STEP = 0.5  # far more than one takes: a bound on the whole measurem
 
 @dataclass(frozen=True, slots=True)
 class GrowthPoint:
-    """`milliseconds`: mean of the steps around `step`. `bytes`: of all tables since the start."""
+    """`milliseconds`: mean of the steps around `step`. `bytes`: of all tables since the start.
+    `wal_bytes`: what the whole server has written to its log since the start, which tells as well
+    what was rewritten."""
 
     step: int
     milliseconds: float
     bytes: int
+    wal_bytes: int
 
 
 def measure_growth(
@@ -41,7 +44,7 @@ def measure_growth(
     with Processes(database, {}) as processes:
         processes.start_scheduler()
         processes.wait_for_workers(processes.start_worker())
-        before = _bytes(database)
+        before, wal_before = _bytes(database), _wal_bytes(database)
         run_id = client.start(limited, None).run_id
         marks = sorted({WINDOW, *range(steps // 10, steps + 1, steps // 10)})
         for mark in marks:
@@ -54,7 +57,10 @@ def measure_growth(
                 client.cancel(run_id)
                 time.sleep(0.2)
             yield GrowthPoint(
-                mark, _milliseconds(database, run_id, mark), _bytes(database) - before
+                mark,
+                _milliseconds(database, run_id, mark),
+                _bytes(database) - before,
+                _wal_bytes(database) - wal_before,
             )
 
 
@@ -72,3 +78,8 @@ def _milliseconds(database: Database, run_id: RunId, mark: int) -> float:
 def _bytes(database: Database) -> int:
     with database.connect() as connection:
         return measuring.table_bytes(connection)
+
+
+def _wal_bytes(database: Database) -> int:
+    with database.connect() as connection:
+        return measuring.wal_bytes(connection)

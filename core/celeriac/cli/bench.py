@@ -84,8 +84,8 @@ def growth(
         print_json({"points": points})
     else:
         print_table(
-            ["step", "milliseconds", "bytes"],
-            [(point.step, point.milliseconds, point.bytes) for point in points],
+            ["step", "milliseconds", "bytes", "bytes of log"],
+            [(each.step, each.milliseconds, each.bytes, each.wal_bytes) for each in points],
             empty="nothing was measured",
         )
 
