@@ -41,6 +41,7 @@ RULES: Mapping[str, Rule] = {
     "cancel_run": _OWN,
     "interrupt_run": _OWN,
     "say_to_run": _OWN,
+    "send_event": _OWN,
     "retry_run": _OWN,
     "fork_run": _OWN,
     "submit_results": _OWN,

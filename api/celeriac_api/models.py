@@ -193,6 +193,20 @@ class Message(Body):
     ] = None
 
 
+class SentEvent(Body):
+    """Something that has happened, for a workflow that waits for it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"name": "paid", "data": {"cents": 250}}]}
+    )
+
+    name: Annotated[Text, Field(min_length=1, max_length=200)]
+    data: Any = None
+    key: Annotated[
+        Id | None, Field(description="An id of your own: told again under it, it is told once.")
+    ] = None
+
+
 class SetPrincipal(Body):
     """What a person may decide."""
 

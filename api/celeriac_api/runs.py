@@ -19,6 +19,7 @@ from celeriac.client.operations import (
     Retry,
     RollBack,
     Say,
+    SendEvent,
     Start,
     Submit,
 )
@@ -108,11 +109,12 @@ def list_runs(
     ] = None,
     thread_id: IdFilter = None,
     user_id: IdFilter = None,
+    activities: Annotated[bool, Query(description="Also those of workflows' activities.")] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
     """List runs, the newest first: your own, or all of the tenant for an operator."""
-    filters = RunFilters(status, agent, outcome, search, thread_id, user_id)
+    filters = RunFilters(status, agent, outcome, search, thread_id, user_id, activities)
     runs, next_cursor = page_of_runs(request, caller, filters, limit, cursor)
     return json_response({"runs": list(runs), "next_cursor": next_cursor})
 
@@ -127,6 +129,7 @@ class RunFilters:
     search: str | None = None
     thread_id: str | None = None
     user_id: str | None = None
+    with_activities: bool = False
 
 
 def page_of_runs(
@@ -142,6 +145,7 @@ def page_of_runs(
             user_id=user_to_see(caller, "list_runs", filters.user_id),
             thread_id=None if thread_id is None else ThreadId(thread_id),
             status=filters.status,
+            with_activities=filters.with_activities,
             agent=filters.agent,
             outcome=filters.outcome,
             search=filters.search,
@@ -238,6 +242,21 @@ def say_to_run(run_id: str, body: models.Message, order: CurrentOrder) -> Respon
         word = inbox.key_of_word(RunId(run_id), body.key)
     by = order.caller.user_id
     return _ask(order, run_id, Say(RunId(run_id), body.text, by, word), status=202)
+
+
+@router.post(
+    "/{run_id}/events",
+    status_code=202,
+    responses=answers(202, models.StandsAt, "The workflow's code is told when it waits for it"),
+)
+def send_event(run_id: str, body: models.SentEvent, order: CurrentOrder) -> Response:
+    """Tell a workflow that something has happened."""
+    if body.key is None:
+        order.require_key()
+    by = order.caller.user_id
+    return _ask(
+        order, run_id, SendEvent(RunId(run_id), body.name, body.data, by, body.key), status=202
+    )
 
 
 @router.post("/{run_id}/retry", responses=_STANDS)

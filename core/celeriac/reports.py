@@ -189,6 +189,27 @@ class Child:
 
 
 @dataclass(frozen=True, slots=True)
+class Activity:
+    """A line of a workflow's log: something that its code has asked for."""
+
+    number: int  # in the order of asking
+    kind: str  # one of `celeriac.workflows.entry.EntryKind`
+    name: str  # of the tool, agent, workflow or event; of a value what it is
+    state: str  # open, completed, failed; or answered, at once
+    arguments: JsonValue
+    result: JsonValue  # None too if it is large: then the run that made it names its artifact
+    error: JsonValue
+    run_id: RunId | None  # that makes it
+    run_status: RunStatus | None
+    run_phase: Phase | None
+    due_at: datetime | None  # of a timer
+    is_awaited: bool  # whether the code waits for it just now
+    told: int | None  # the place of its end among all ends
+    asked_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Contract:
     """What the run has to meet before it completes, and what was last said of that."""
 
@@ -233,11 +254,12 @@ class Run:
     steps: Sequence[Step]
     effects: Sequence[Effect]
     approvals: Sequence[Approval]
-    kind: str  # agent, or rollback
+    kind: str  # agent, workflow, activity, or rollback
     rolls_back: RunId | None  # of a rollback: the run that it undoes
     rollbacks: Sequence[RunId]  # of this run, the oldest first
     parent: Call | None  # of a child: the call that it answers
     children: Sequence[Child]  # the runs below it, each after the one that started it
+    activities: Sequence[Activity]  # the latest of a workflow's log, in the order of asking
     start_at: datetime | None  # of a delayed run
     deadline_at: datetime | None
     contract: Contract | None  # what it has to meet before it completes

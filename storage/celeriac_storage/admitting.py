@@ -17,6 +17,7 @@ from celeriac_storage import dispatch
 from celeriac_storage.starting import NewRun, OnBusy, known_agents, latest_definition
 
 LONGEST_SPAN = timedelta(days=10 * 365)
+MAX_EVENT_NAME_CHARACTERS = 200
 MAX_INPUT_BYTES = 1024 * 1024
 """An input is stored, and told to the model. What is larger belongs in a store of its own."""
 
@@ -151,6 +152,22 @@ def _positive(span: timedelta, name: str) -> timedelta:
     if not timedelta(0) < span <= LONGEST_SPAN:
         raise InvalidInput(f"{name}={span} must be above 0 and at most {LONGEST_SPAN.days} days")
     return span
+
+
+def event_data(name: str, data: object) -> JsonValue:
+    """What a workflow is told along with an event of that name. Raises `InvalidInput`."""
+    if not 0 < len(name) <= MAX_EVENT_NAME_CHARACTERS or "\0" in name:
+        raise InvalidInput(
+            f"{name[:80]!r} cannot be an event's name: 1 to {MAX_EVENT_NAME_CHARACTERS} characters"
+        )
+    value = strict_json(data)
+    size = len(dumps(value).encode())
+    if size > MAX_INPUT_BYTES:
+        raise InvalidInput(
+            f"the data of event {name} have {size} bytes; at most {MAX_INPUT_BYTES} are allowed. "
+            "Store what is large elsewhere and tell its address"
+        )
+    return value
 
 
 def word(text: str) -> dict[str, JsonValue]:

@@ -84,7 +84,7 @@ def _unheard(run_id: RunId, kind: RunKind) -> str:
     if kind is RunKind.WORKFLOW:
         return (
             f"run {run_id} is a workflow, whose code hears no words: tell it of an event with "
-            f"`celeriac send-event {run_id} NAME --data JSON`"
+            f"`celeriac send-event {run_id} NAME JSON`"
         )
     return f"run {run_id} is of kind {kind}: there is no model in it that could be told"
 

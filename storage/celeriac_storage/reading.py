@@ -21,6 +21,7 @@ from celeriac.ids import (
     undo_key,
 )
 from celeriac.reports import (
+    Activity,
     Call,
     Child,
     Contract,
@@ -34,7 +35,7 @@ from celeriac.reports import (
     Wait,
     Worker,
 )
-from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
+from celeriac.states import EffectKind, EffectState, Phase, RunKind, RunStatus, StepKind
 from celeriac_storage import approvals, timers
 from celeriac_storage.database import sqlstate
 from celeriac_storage.requests import unknown_run
@@ -45,6 +46,7 @@ from celeriac_storage.workers import IS_ALIVE
 EVENTS_PER_READ = 1000
 DEPARTED_WORKERS_SHOWN = 100
 CHILDREN_SHOWN = 1000
+ACTIVITIES_SHOWN = 1000
 SEARCH_SECONDS = 5
 _QUERY_CANCELED = "57014"
 
@@ -157,6 +159,7 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
         rollbacks,
         None if parent_call is None else Call(parent, parent_call),
         _children(connection, run_id),
+        _activities(connection, run_id) if run_kind == RunKind.WORKFLOW else [],
         start_at,
         deadline_at,
         None if contract is None else _contract(connection, run_id, contract),
@@ -197,11 +200,11 @@ def _children(connection: Connection, run_id: RunId) -> list[Child]:
         """
         WITH RECURSIVE below AS (
             SELECT child.*, ARRAY[(created_at, run_id)] AS path FROM celeriac.runs AS child
-            WHERE parent_run_id = %s AND parent_call_id IS NOT NULL
+            WHERE parent_run_id = %s AND parent_call_id IS NOT NULL AND kind <> 'activity'
             UNION ALL
             SELECT child.*, path || (child.created_at, child.run_id)
             FROM celeriac.runs AS child JOIN below ON child.parent_run_id = below.run_id
-            WHERE child.parent_call_id IS NOT NULL
+            WHERE child.parent_call_id IS NOT NULL AND child.kind <> 'activity'
         )
         SELECT run_id, parent_run_id, parent_call_id, agent, status, phase, outcome,
             history_until IS NOT NULL, created_at, finished_at
@@ -223,6 +226,49 @@ def _children(connection: Connection, run_id: RunId) -> list[Child]:
     ]
 
 
+def _activities(connection: Connection, run_id: RunId) -> list[Activity]:
+    """The end of the log of the workflow's present generation."""
+    rows: Sequence[Any] = connection.exec_driver_sql(
+        """
+        SELECT * FROM (
+            SELECT number, entry.kind, name,
+                CASE WHEN entry.kind IN ('value', 'version') THEN 'answered'
+                    WHEN entry.told IS NULL THEN 'open'
+                    WHEN entry.error IS NULL THEN 'completed' ELSE 'failed' END AS state,
+                arguments, entry.result, entry.error, made_by, made.status, made.phase, due_at,
+                wait_group IS NOT NULL AND entry.told IS NULL AS is_awaited, entry.told, asked_at,
+                ended_at
+            FROM celeriac.activities AS entry JOIN celeriac.runs AS run USING (run_id, generation)
+            LEFT JOIN celeriac.runs AS made ON made.run_id = made_by
+            LEFT JOIN celeriac.timers ON entry.kind = 'timer' AND timers.run_id = entry.run_id
+                AND timer_id = entry.generation || '.' || number
+            WHERE entry.run_id = %s ORDER BY number DESC LIMIT %s
+        ) AS latest ORDER BY number
+        """,
+        (run_id, ACTIVITIES_SHOWN),
+    ).fetchall()
+    return [
+        Activity(
+            number=row.number,
+            kind=row.kind,
+            name=row.name,
+            state=row.state,
+            arguments=row.arguments,
+            result=row.result,
+            error=row.error,
+            run_id=row.made_by,
+            run_status=None if row.status is None else RunStatus(row.status),
+            run_phase=None if row.phase is None else Phase(row.phase),
+            due_at=row.due_at,
+            is_awaited=row.is_awaited,
+            told=row.told,
+            asked_at=row.asked_at,
+            ended_at=row.ended_at,
+        )
+        for row in rows
+    ]
+
+
 def list_runs(
     connection: Connection,
     *,
@@ -233,11 +279,13 @@ def list_runs(
     agent: str | None = None,
     outcome: str | None = None,
     search: str | None = None,
+    with_activities: bool = False,
     before: tuple[datetime, RunId] | None = None,
     limit: int = 50,
 ) -> list[RunLine]:
     """Runs, newest first: those of that tenant, user, thread, status, agent and outcome, each if
-    given, and that were created before the run `before`, given by its time and id.
+    given, and that were created before the run `before`, given by its time and id. The runs of
+    workflows' activities are among them only `with_activities`.
 
     `search` is the begin of a run's id, or any text of its input, in capitals or not. It reads the
     inputs, so it takes as long as there are runs. Needs a transaction, and raises `InvalidInput`
@@ -246,6 +294,8 @@ def list_runs(
     if search is not None:
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{SEARCH_SECONDS}s'")
     query = select(*(runs.c[column] for column in _LINE))
+    if not with_activities:
+        query = query.where(runs.c.kind != RunKind.ACTIVITY.value)
     if status is not None:
         query = query.where(runs.c.status == status.value)
     if agent is not None:

@@ -72,6 +72,9 @@ ENDPOINTS = [  # in an order in which each finds the run as it needs it
              owner="403", operator="409"),
     Endpoint("say_to_run", "POST", "/v1/runs/{run}/messages", {"text": "hello"},
              owner="202", operator="202"),
+    # Those who may are told that it is no workflow.
+    Endpoint("send_event", "POST", "/v1/runs/{run}/events", {"name": "paid"},
+             owner="409", operator="409"),
     Endpoint("interrupt_run", "POST", "/v1/runs/{run}/interrupt"),
     Endpoint("cancel_run", "POST", "/v1/runs/{run}/cancel"),
     Endpoint("follow_events", "GET", "/v1/runs/{run}/events"),  # now it has an end

@@ -1,5 +1,6 @@
 """Workflows on a worker in the test's own process, step by step."""
 
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -18,6 +19,7 @@ from celeriac_storage.audit_checks import workflows as workflow_checks
 from celeriac_tasks.live_flow import FlowCache
 from celeriac_tasks.step import take_step
 from tests.family import Family
+from tests.integration.conftest import Cli
 from tests.integration.test_audit import damage
 from tests.worker_in_process import Worker
 
@@ -290,6 +292,29 @@ def test_events_wait_for_the_code_and_the_code_for_events(family: Family) -> Non
     family.go_on()
 
     assert ended(family, run_id) == (RunStatus.COMPLETED, [{"cents": 1}, {"cents": 2}])
+
+
+def test_an_event_is_sent_and_a_log_is_shown_on_the_command_line(family: Family, cli: Cli) -> None:
+    run_id = family.start("audited", None)
+    family.go_on()
+    shown = json.loads(cli("show", run_id, "--json").stdout)
+    assert [(each["kind"], each["name"], each["state"]) for each in shown["activities"]] == [
+        ("activity", "double", "completed"),
+        ("event", "paid", "open"),
+    ]
+    assert "send-event" in cli("show", run_id).stdout
+    assert run_id in cli("runs").stdout
+    assert shown["activities"][0]["run_id"] not in cli("runs").stdout
+    assert shown["activities"][0]["run_id"] in cli("runs", "--activities").stdout
+
+    for _ in range(2):
+        told = cli("send-event", run_id, "paid", '{"cents": 5}', "--key", "k", "--json")
+        assert json.loads(told.stdout) == {"run_id": run_id, "status": "queued"}
+    family.go_on()
+
+    (_, event, timer) = family.run(run_id).activities
+    assert (event.result, timer.state, timer.is_awaited) == ({"cents": 5}, "open", True)
+    assert cli("send-event", family.start("writer", "x"), "paid").exit_code != 0
 
 
 def test_an_event_that_comes_when_its_time_is_up_is_for_the_next_who_waits(family: Family) -> None:

@@ -215,12 +215,12 @@ def test_the_models_page_tells_the_backoff_of_every_failure() -> None:
 
 def test_the_interface_page_names_every_command() -> None:
     commands = {
-        command.name or (command.callback.__name__ if command.callback else "")
+        command.name or (command.callback.__name__.replace("_", "-") if command.callback else "")
         for command in app.registered_commands
     } | {group.name for group in app.registered_groups}
 
     told = set(
-        re.findall(r"`celeriac ([a-z]+)", section(page("docs/interface.md"), "Command line"))
+        re.findall(r"`celeriac ([a-z-]+)", section(page("docs/interface.md"), "Command line"))
     )
 
     assert told == commands

@@ -1,4 +1,4 @@
-"""What people tell a run: `celeriac say`, `interrupt`, `cancel`, `resolve`, `retry`, `fork`."""
+"""What people tell a run: `celeriac say`, `send-event`, `interrupt`, `cancel`, `resolve` …"""
 
 from typing import Annotated
 
@@ -27,6 +27,28 @@ def say(
         status = client.say(run_id, text, by=by, key=key)
     heard = "was told it before" if status.is_terminal else "will hear it"
     _print(run_id, status, f"{heard}; it is {status}", as_json=as_json)
+
+
+def send_event(
+    context: typer.Context,
+    run_id: RunArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the code waits for.")],
+    data: Annotated[
+        str, typer.Argument(metavar="[JSON]", help="What the code is told of it.")
+    ] = "null",
+    by: By = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="An id of your own: told again under it, it is told once."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell a workflow that something has happened. It is kept until the code waits for it."""
+    told = parse_json(data, "JSON")
+    with environment(context).client() as client:
+        status = client.send_event(run_id, name, told, by=by, key=key)
+    heard = "was told before" if status.is_terminal else "is told"
+    _print(run_id, status, f"{heard} of {name}; it is {status}", as_json=as_json)
 
 
 def interrupt(

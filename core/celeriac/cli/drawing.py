@@ -49,9 +49,26 @@ def draw_run(run: "Run", waiting: str | None) -> "RenderableType":
                 ],
             )
         )  # fmt: skip
+    if run.activities:
+        parts.append(_log(run))
     if run.children:
         parts.append(_tree(run))
     return Group(*parts)
+
+
+def _log(run: "Run") -> "RenderableType":
+    """What a workflow's code has asked for."""
+    return table(
+        ["entry", "kind", "name", "state", "arguments", "result", "run"],
+        [
+            (each.number, each.kind, each.name, each.state,
+             brief(each.arguments, LONGEST_CELL_CHARACTERS),
+             None if each.state == "open"
+             else brief(each.error or each.result, LONGEST_CELL_CHARACTERS),
+             each.run_id)
+            for each in run.activities
+        ],
+    )  # fmt: skip
 
 
 def _tree(run: "Run") -> "RenderableType":

@@ -125,6 +125,7 @@ for command in (
     events.events,
     workers.workers,
     decisions.say,
+    decisions.send_event,
     decisions.interrupt,
     decisions.cancel,
     decisions.resolve,

@@ -34,12 +34,15 @@ def runs(
     context: typer.Context,
     status: Annotated[RunStatus | None, typer.Option(help="Only runs of this status.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
+    activities: Annotated[
+        bool, typer.Option("--activities", help="Also those of workflows' activities.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List runs, the newest first."""
     with environment(context).client() as client:
-        found = client.runs(status=status, agent=agent, limit=limit)
+        found = client.runs(status=status, agent=agent, with_activities=activities, limit=limit)
     if as_json:
         for run in found:
             print_json(run)

@@ -120,6 +120,13 @@ def event_words(event: "Event") -> str | None:
         case ["contract", "refused" | "unmet"]:
             yet = " yet" if "correction" in data else ""
             return f"not done{yet}: {what_is_missing(data.get('unmet'))}"
+        case ["activity", state]:
+            error = f": {_message(event)}" if data.get("error") else ""
+            return f"{data.get('kind')} {data.get('name')} ({data.get('number')}) {state}{error}"
+        case ["run", "told"]:
+            return f"{data.get('by')} told it of {data.get('name')}"
+        case ["run", "continued"]:
+            return "begins again with another input"
         case ["tool", "progress"]:
             return f"{data.get('call_id')}: {brief(data.get('text'))}"
         case ["effect", state]:

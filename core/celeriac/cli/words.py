@@ -107,6 +107,23 @@ def _children(run: "Run") -> str:
     return f"for run {first.run_id} of agent {first.agent}, which is {first.status}{more}"
 
 
+def _activities(run: "Run") -> str:
+    awaited = [each for each in run.activities if each.is_awaited]
+    if not awaited:
+        return "for what its code has asked for"
+    first, others = awaited[0], len(awaited) - 1
+    more = f", and {others} more" if others else ""
+    what = f"for {first.kind} {first.name}"
+    if first.due_at is not None:
+        what = f"until {first.due_at:%Y-%m-%d %H:%M:%S} UTC"
+    elif first.kind == "event":
+        what += f": `celeriac send-event {run.run_id} {first.name} JSON`"
+    elif first.run_id is not None:
+        phase = "" if first.run_phase is None else f", {first.run_phase}"
+        what += f": run {first.run_id}, which is {first.run_status}{phase}"
+    return what + more
+
+
 def _pause(run: "Run", wait: "Wait") -> str:
     match run.phase:
         case Phase.WAITING_WORKER:
@@ -132,5 +149,7 @@ def _pause(run: "Run", wait: "Wait") -> str:
             )
         case Phase.WAITING_CHILD:
             return _children(run)
+        case Phase.WAITING_ACTIVITY:
+            return _activities(run)
         case _:
             return "for a moment"

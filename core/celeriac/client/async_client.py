@@ -68,6 +68,7 @@ class AsyncClient:
     cancel = AskedAsync(run.cancel)
     interrupt = AskedAsync(run.interrupt)
     say = AskedAsync(run.say)
+    send_event = AskedAsync(run.send_event)
     retry = AskedAsync(run.retry)
     fork = AskedAsync(run.fork)
     replay = AskedAsync(run.replay)

@@ -103,6 +103,7 @@ class Client:
     cancel = Asked(run.cancel)
     interrupt = Asked(run.interrupt)
     say = Asked(run.say)
+    send_event = Asked(run.send_event)
     retry = Asked(run.retry)
     fork = Asked(run.fork)
     replay = Asked(run.replay)

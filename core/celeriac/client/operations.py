@@ -40,6 +40,7 @@ from celeriac_storage import (
     deciding,
     forks,
     inbox,
+    mailbox,
     requests,
     resolving,
     rollbacks,
@@ -168,6 +169,21 @@ class Say(Operation[RunStatus]):
         from celeriac_storage.admitting import word
 
         return inbox.say(connection, self.run_id, word(self.text), self.by, self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class SendEvent(Operation[RunStatus]):
+    run_id: RunId
+    name: str
+    data: object
+    by: UserId
+    key: str | None = None
+
+    def act(self, connection: Connection) -> RunStatus:
+        from celeriac_storage.admitting import event_data
+
+        data = event_data(self.name, self.data)
+        return mailbox.send(connection, self.run_id, self.name, data, self.by, self.key)
 
 
 @dataclass(slots=True)

@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 from celeriac.client.ask import Ask
 from celeriac.client.named import run_named, user_or_default
-from celeriac.client.operations import Cancel, Fork, Interrupt, Retry, RollBack, Say
+from celeriac.client.operations import Cancel, Fork, Interrupt, Retry, RollBack, Say, SendEvent
 from celeriac.client.over_http.answers import reader
 from celeriac.client.over_http.request import Flow, Request, get, one, pages, post, refuse_speaker
 from celeriac.ids import RunId, checked_id
 from celeriac.replay import Difference, Replay
 from celeriac.reports import Retried, Run, RunLine, Started, Wait
+from celeriac.schemas import strict_json
 from celeriac.states import RunStatus
 from celeriac_storage import inbox, reading, stages
 
@@ -27,18 +28,32 @@ def get_run(run_id: str) -> Ask[Run]:
 
 
 def list_runs(
-    *, status: RunStatus | None = None, agent: str | None = None, limit: int = 50
+    *,
+    status: RunStatus | None = None,
+    agent: str | None = None,
+    with_activities: bool = False,
+    limit: int = 50,
 ) -> Ask[list[RunLine]]:
-    """The newest runs first, at most `limit` of them, of that status and that agent."""
+    """The newest runs first, at most `limit` of them, of that status and that agent; those of
+    workflows' activities only if they are asked for."""
 
     def in_database(desk: "DatabaseDesk") -> list[RunLine]:
         return desk.read(
             lambda connection: reading.list_runs(
-                connection, tenant_id=desk.tenant_id, status=status, agent=agent, limit=limit
+                connection,
+                tenant_id=desk.tenant_id,
+                status=status,
+                agent=agent,
+                with_activities=with_activities,
+                limit=limit,
             )
         )
 
-    asked = {"status": None if status is None else RunStatus(status).value, "agent": agent}
+    asked = {
+        "status": None if status is None else RunStatus(status).value,
+        "agent": agent,
+        "activities": "true" if with_activities else None,
+    }
     return Ask(in_database, lambda: pages("/v1/runs", "runs", reader(RunLine), limit, asked))
 
 
@@ -104,6 +119,33 @@ def say(run_id: str, text: str, *, by: str | None = None, key: str | None = None
             ),
             by,
         ),
+    )
+
+
+def send_event(
+    run_id: str, name: str, data: object = None, *, by: str | None = None, key: str | None = None
+) -> Ask[RunStatus]:
+    """Tell a workflow that something has happened (`ctx.wait_event`); where it stands now.
+
+    Each event goes to one who waits for that name; it is kept until its code does. `data` is any
+    JSON. With a `key` of your own it is safe to tell it again after an error: it is told once.
+    Raises `UnknownRun`, `InvalidInput`, or `Conflict` if the run is no workflow, has ended, or was
+    told something else under the key.
+    """
+    run, person = run_named(run_id), user_or_default(by)
+    own_key = None if key is None else checked_id(key, "key")
+
+    def over_http() -> Flow[RunStatus]:
+        body: dict[str, JsonValue] = {"name": name, "data": strict_json(data)}
+        if own_key is not None:
+            body["key"] = own_key
+        lost = "It is not known whether the run was told" + (
+            "" if own_key is None else "; to tell it again under the same key is safe"
+        )
+        return stands(ask_run(run, "events", body, if_lost=lost), by)
+
+    return Ask(
+        lambda desk: desk.perform(SendEvent(run, name, data, person, own_key), run), over_http
     )
 
 
