@@ -84,7 +84,8 @@ def commit(
     if claim.is_child and record.next.status.is_terminal:
         parent_step = children.report_end(connection, claim.run_id, is_published=True)
     committed = Committed(row[0], RunStatus(row[1]), row[2], row[3], parent_step, row[4])
-    if record.next.releases_thread:
+    if record.next.releases_thread and claim.thread_position is not None:
+        # A run that another one started has no turn in the thread, and frees none.
         wake_next_of_thread(connection, claim.tenant_id, claim.thread_id)
     if settles_last and record.budget_use is not None:
         settle(connection, claim, record.budget_use)

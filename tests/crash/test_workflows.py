@@ -1,10 +1,14 @@
 """Workers die around and in the turns and activities of workflows: what was done is done once."""
 
+from uuid import uuid4
+
 import pytest
+import redis
 
 from celeriac.reports import Run
+from celeriac_storage.resolving import NotDone, TookEffect
 from tests.crash import workflow_agents as agents
-from tests.crash.stack import DONE_SECONDS, Stack, count_killed
+from tests.crash.stack import DONE_SECONDS, OrderDesk, Stack, count_killed
 from tests.waiting import eventually
 
 LABELS = [str(number) for number in range(agents.ACTIVITIES)]
@@ -112,4 +116,114 @@ def test_three_siblings_overlap_in_time_on_two_workers(stack: Stack) -> None:
     )
     assert latest_begin < first_end
     assert executions(stack, run.run_id) == ["0", "1", "2"]
+    assert stack.violations() == []
+
+
+def deliveries(desk: OrderDesk, order_id: str) -> int:
+    return sum(order["order_id"] == order_id for _, order in desk.service.deliveries)
+
+
+# features: 004-20
+@pytest.mark.parametrize(
+    ("point", "is_sent"),
+    [
+        ("act.before_in_flight", None),
+        ("act.before_call", False),
+        ("act.after_call", True),
+    ],
+)
+def test_a_lost_call_of_an_activity_is_settled_as_any_call(
+    desk: OrderDesk, point: str, is_sent: bool | None
+) -> None:
+    desk.start_scheduler()
+    # Only one activity makes a call outside.
+    workers = desk.processes.start_workers(2, agents.__name__, test_points=f"{point}@0=kill")
+
+    order_id = f"O-{uuid4().hex[:12]}"
+    run_id = desk.start("notifying", order_id)
+    if is_sent is not None:
+        ((activity, call),) = eventually(
+            lambda: desk.query(
+                "SELECT run_id, call_id FROM celeriac.effects JOIN celeriac.runs USING (run_id)"
+                " WHERE parent_run_id = %s AND state = 'unknown' AND status = 'needs_attention'",
+                run_id,
+            ),
+            deadline_seconds=DONE_SECONDS,
+            what="a person is asked about the lost call",
+        )
+        assert deliveries(desk, order_id) == int(is_sent)
+        assert desk.run(run_id).phase == "waiting_activity"
+        desk.client.resolve(activity, call, TookEffect("sent") if is_sent else NotDone())
+
+    run = desk.completed(run_id)
+
+    assert count_killed(workers) == 1
+    assert deliveries(desk, order_id) == 1
+    assert executions(desk, run.run_id) == ["before", "after"]
+    assert desk.violations() == []
+
+
+def test_a_frozen_worker_writes_nothing_of_its_turn_when_it_wakes_up(stack: Stack) -> None:
+    stack.start_scheduler(lease_seconds=1)
+    zombie = stack.processes.start_worker(
+        agents.__name__, test_points="turn.after_code@1=stop", lease_seconds=1
+    )
+    run_id = stack.start("counting", None)
+    eventually(lambda: stack.processes.reached("turn.after_code@1"), what="frozen in its turn")
+    stack.processes.start_worker(agents.__name__, lease_seconds=1)
+
+    run = stack.completed(run_id)
+    before = log(stack, run_id)
+    zombie.thaw()
+    eventually(
+        lambda: "over; the run is completed" in zombie.output,
+        deadline_seconds=DONE_SECONDS,
+        what="the claim of the frozen worker is refused",
+    )
+
+    assert log(stack, run_id) == before
+    assert run.result == LABELS
+    assert executions(stack, run_id) == LABELS
+    assert stack.violations() == []
+
+
+def test_a_flushed_broker_loses_no_activity(stack: Stack) -> None:
+    stack.start_scheduler()
+    worker = stack.processes.start_worker(agents.__name__, slots=4)
+    run_id = stack.start("meeting", None)
+    eventually(lambda: sum(looks(stack, run_id).values()), until=lambda n: n == agents.SIBLINGS,
+               deadline_seconds=DONE_SECONDS, what="all siblings begun")  # fmt: skip
+    worker.kill_group()
+    redis.Redis.from_url(stack.broker.url).flushdb()
+    stack.open_gate("meeting")
+    stack.processes.start_worker(agents.__name__)
+
+    run = stack.completed(run_id)
+
+    assert executions(stack, run.run_id) == ["0", "1", "2"]
+    assert stack.violations() == []
+
+
+def log(stack: Stack, run_id: str) -> list[tuple[object, ...]]:
+    return stack.query(
+        "SELECT number, kind, name, made_by, told FROM celeriac.activities WHERE run_id = %s"
+        " ORDER BY number",
+        run_id,
+    )
+
+
+# features: 004-01
+@pytest.mark.parametrize("turn", range(1, 5))
+def test_branches_go_on_where_they_were(stack: Stack, turn: int) -> None:
+    stack.start_scheduler()
+    workers = stack.processes.start_workers(
+        2, agents.__name__, test_points=f"turn.after_code@{turn}=kill"
+    )
+
+    run = stack.wait(stack.start("branching", None))
+
+    assert run.result == {"left": "a1 a2", "right": "b1 b2", "is_same_time": True}
+    assert sorted(executions(stack, run.run_id)) == ["a1", "a2", "b1", "b2"]
+    # Two ends may be part of one turn, so that the last turns are not always there.
+    assert count_killed(workers) == int(stack.processes.reached(f"turn.after_code@{turn}"))
     assert stack.violations() == []
