@@ -31,17 +31,9 @@ def entry_id(generation: int, number: int) -> CallId:
     return CallId(f"{generation}.{number}")
 
 
-@dataclass(frozen=True, slots=True)
-class Logged:
-    """A line of the log, and with which others the code waits for it, if it does."""
-
-    entry: Entry
-    wait_group: int | None
-
-
 def load(
     connection: Connection, claim: Claim, *, from_number: int = 0, from_told: int = 0
-) -> list[Logged]:
+) -> list[Entry]:
     """The entries from `from_number` on, and the earlier ones whose end is the `from_told`th or
     later, in the order of their numbers: as of one moment."""
     rows: Sequence[Any] = connection.exec_driver_sql(
@@ -49,7 +41,7 @@ def load(
         SELECT number, kind, name, arguments, told,
             CASE WHEN result_artifact IS NULL THEN result
                 ELSE convert_from(content, 'UTF8')::jsonb END,
-            error, wait_group
+            error
         FROM (
             SELECT * FROM celeriac.activities
             WHERE run_id = %(run_id)s AND generation = %(generation)s
@@ -68,10 +60,7 @@ def load(
             "from_told": from_told,
         },
     ).fetchall()
-    return [
-        Logged(_entry(number, EntryKind(kind), *values), wait_group)
-        for number, kind, *values, wait_group in rows
-    ]
+    return [_entry(number, EntryKind(kind), *values) for number, kind, *values in rows]
 
 
 def _entry(
@@ -88,14 +77,14 @@ def _entry(
     return Entry(Asked(number, kind, name, arguments), told, result, error)
 
 
-def load_input(connection: Connection, claim: Claim) -> JsonValue:
-    """What the code of this generation began with."""
-    value: JsonValue = connection.exec_driver_sql(
-        "SELECT CASE WHEN generation = 0 THEN input ELSE generation_input END"
-        " FROM celeriac.runs WHERE run_id = %s",
-        (claim.run_id,),
-    ).scalar_one()
-    return value
+def load_groups(connection: Connection, claim: Claim) -> dict[int, int]:
+    """The entries that have not ended and that the run waits for, each with its group."""
+    rows = connection.exec_driver_sql(
+        "SELECT number, wait_group FROM celeriac.activities WHERE run_id = %s AND generation = %s"
+        " AND told IS NULL AND wait_group IS NOT NULL",
+        (claim.run_id, claim.generation),
+    )
+    return {row[0]: row[1] for row in rows}
 
 
 @dataclass(frozen=True, slots=True)

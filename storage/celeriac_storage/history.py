@@ -74,8 +74,11 @@ def load_messages(
 
 
 def load_input(connection: Connection, run_id: RunId) -> JsonValue:
-    """What the run was given when it was started."""
-    query = "SELECT input FROM celeriac.runs WHERE run_id = %s"
+    """What the run was given when it was started; a workflow when it last began as new."""
+    query = (
+        "SELECT CASE WHEN generation > 0 THEN generation_input ELSE input END"
+        " FROM celeriac.runs WHERE run_id = %s"
+    )
     value: JsonValue = connection.exec_driver_sql(query, (run_id,)).scalar_one()
     return value
 

@@ -216,9 +216,12 @@ class Acting:
         return made
 
     def _read_input(self) -> JsonValue:
+        claim = self._claim
+        run_id = claim.parent_run_id if claim.is_activity else claim.run_id
+        assert run_id is not None
         # On a connection of its own, in a transactional tool too: the input never changes.
         with self._database.connect() as connection:
-            return history.load_input(connection, self._claim.run_id)
+            return history.load_input(connection, run_id)
 
     def _is_to_stop(self) -> bool:
         try:

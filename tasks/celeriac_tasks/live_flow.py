@@ -9,7 +9,7 @@ from celeriac.ids import RunId
 from celeriac.workflows.definition import Workflow
 from celeriac.workflows.entry import Entry, EntryKind, Turn
 from celeriac.workflows.flow import Flow
-from celeriac_storage import entries
+from celeriac_storage import entries, history
 from celeriac_storage.claims import Claim
 
 CACHED_FLOWS = 256
@@ -24,6 +24,7 @@ class LiveFlow:
         self._flow: Flow | None = None
         self._known_entries = 0
         self._known_ends = 0
+        self._step: int | None = None  # the turn that it takes next, if no other process does
         self._groups: dict[int, int] = {}  # of entries that have not ended, as the rows say
         self._events: set[int] = set()  # entries that wait for an event
 
@@ -40,22 +41,24 @@ class LiveFlow:
     ) -> list[Entry]:
         """Read what the log has and the code was not told of; of a fresh flow, its input too."""
         if self._flow is None:
-            value = entries.load_input(connection, claim)
-            self._flow = Flow(workflow, value, claim.step_started_at)
+            value = history.load_input(connection, claim.run_id)
+            self._flow = Flow(workflow, value, claim.step_started_at, run_id=claim.run_id)
+        if claim.step != self._step:
+            # A turn that another process took may have changed what old entries are waited for.
+            self._groups = entries.load_groups(connection, claim)
+            self._step = claim.step
         logged = entries.load(
             connection, claim, from_number=self._known_entries, from_told=self._known_ends
         )
-        for each in logged:
-            number, told = each.entry.asked.number, each.entry.told
+        for entry in logged:
+            number = entry.asked.number
             self._known_entries = max(self._known_entries, number + 1)
-            self._groups.pop(number, None)
-            if each.entry.asked.kind is EntryKind.EVENT:
+            if entry.asked.kind is EntryKind.EVENT:
                 self._events.add(number)
-            if told is not None:
-                self._known_ends = max(self._known_ends, told + 1)
-            elif each.wait_group is not None:
-                self._groups[number] = each.wait_group
-        return [each.entry for each in logged]
+            if entry.told is not None:
+                self._known_ends = max(self._known_ends, entry.told + 1)
+                self._groups.pop(number, None)
+        return logged
 
     def advance(self, new: list[Entry], claim: Claim) -> Turn:
         """Go on until all of the code waits. Raises `StaleFlow`."""
@@ -80,13 +83,14 @@ class LiveFlow:
         asked = {each.number for each in turn.asked if each.kind is EntryKind.EVENT}
         return any(number in self._events or number in asked for number in turn.groups)
 
-    def committed(self, turn: Turn) -> None:
+    def committed(self, turn: Turn, next_step: int) -> None:
         """The turn is in the log."""
         assert self._flow is not None
         self._flow.committed()
         self._known_entries += len(turn.asked)
         self._events |= {each.number for each in turn.asked if each.kind is EntryKind.EVENT}
         self._groups = dict(turn.groups)
+        self._step = next_step
 
 
 class FlowCache:

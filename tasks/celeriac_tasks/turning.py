@@ -67,7 +67,7 @@ class TurnStep:
             except RequestsChanged as changed:
                 self._claim = changed.claim
         if committed.status is RunStatus.PAUSED:
-            flow.committed(turn)
+            flow.committed(turn, committed.step)
             worker.flows.put(self._claim.run_id, flow)
         return committed
 

@@ -1,0 +1,158 @@
+"""What a workflow's turns must get right besides: other processes in between, ends that come too
+late, limits, and what the code and its tools are told."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from celeriac import Agent, Limits, ToolContext, WorkflowContext, tool, workflow
+from celeriac.errors import ActivityFailed
+from celeriac.ids import RunId, UserId
+from celeriac.scripted import ScriptedModel, say
+from celeriac.states import Phase, RunStatus
+from celeriac_storage import children, mailbox, timers
+from celeriac_tasks.step import take_step
+from tests.family import Family
+from tests.worker_in_process import Worker
+
+
+@tool(effect="none")
+def double(number: int) -> int:
+    """Double a number."""
+    return 2 * number
+
+
+@tool(effect="external")
+def ship(sku: str) -> str:
+    """Try to ship something, and learn nothing of it."""
+    raise ConnectionError(f"no answer about {sku}")
+
+
+@tool(effect="none")
+def given(ctx: ToolContext) -> Any:
+    """What the run was given."""
+    return ctx.input
+
+
+writer = Agent("writer", ScriptedModel([say("a poem")]))
+
+
+@workflow(tools=[double])
+async def returning(ctx: WorkflowContext) -> int:
+    """Waits for something, then for something else, then for the first again."""
+    doubled = ctx.activity(double, number=1)
+    await ctx.first(doubled, ctx.sleep(60))
+    await ctx.wait_event("paid")
+    return await doubled
+
+
+@workflow
+async def own_id(ctx: WorkflowContext) -> str:
+    return ctx.run_id
+
+
+@workflow(tools=[given])
+async def telling(ctx: WorkflowContext, left: int) -> Any:
+    if left:
+        ctx.continue_as_new(left - 1)
+    return await ctx.activity(given)
+
+
+@workflow(agents=[writer])
+async def greedy(ctx: WorkflowContext, left: int) -> None:
+    ctx.child(writer, "one")
+    ctx.child(writer, "two")
+    ctx.continue_as_new(left - 1)
+
+
+@workflow(agents=[writer])
+async def leaving(ctx: WorkflowContext, left: int) -> None:
+    if left:
+        ctx.child(writer, "a poem")
+        await ctx.sleep(timedelta(hours=1))
+        ctx.continue_as_new(left - 1)
+    await ctx.wait_event("paid")
+
+
+@workflow(tools=[ship])
+async def shipping(ctx: WorkflowContext) -> str:
+    try:
+        return await ctx.activity(ship, sku="A-1")
+    except ActivityFailed as failed:
+        return failed.message
+
+
+@workflow(tools=[double])
+async def fan(ctx: WorkflowContext, count: int) -> int:
+    return sum(await ctx.gather(*[ctx.activity(double, number=n) for n in range(count)]))
+
+
+WORKFLOWS: list[Agent] = [
+    returning, own_id, telling, greedy, leaving, writer, shipping, fan,
+]  # fmt: skip
+
+
+@pytest.fixture
+def family(database_url: str, broker_url: str) -> Iterator[Family]:
+    family = Family(database_url, broker_url, WORKFLOWS)
+    try:
+        yield family
+        assert family.violations() == []
+    finally:
+        family.close()
+
+
+@pytest.fixture
+def other(database_url: str, broker_url: str) -> Iterator[Worker]:
+    """Another worker, with flows of its own."""
+    other = Worker(database_url, broker_url, WORKFLOWS)
+    other.process.start()
+    try:
+        yield other
+    finally:
+        other.process.stop()
+
+
+def ended(family: Family, run_id: str) -> tuple[RunStatus, Any]:
+    run = family.run(run_id)
+    return run.status, run.result if not isinstance(run.error, dict) else run.error["kind"]
+
+
+def let_time_pass(family: Family) -> None:
+    family.execute("UPDATE celeriac.timers SET due_at = clock_timestamp() WHERE fired_at IS NULL")
+    with family.database.begin() as connection:
+        timers.fire_entries(connection)
+
+
+def test_what_another_process_waited_for_is_not_taken_for_ours(
+    family: Family, other: Worker
+) -> None:
+    run_id = family.start("returning", None)
+    family.step(run_id)  # waits for the activity or for the time
+    let_time_pass(family)
+    take_step(other.process, run_id, 1)  # waits for the event alone
+    with family.database.begin() as connection:
+        mailbox.send(connection, run_id, "paid", None, UserId("shop"))
+    family.step(run_id)  # waits for the activity again
+
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, 2)
+
+
+def test_the_code_knows_its_run(family: Family) -> None:
+    run_id = family.start("own_id", None)
+
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, run_id)
+
+
+def test_a_tool_knows_what_its_workflow_was_given(family: Family) -> None:
+    run_id = family.start("telling", 2)
+
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, 0)
