@@ -78,7 +78,14 @@ def _call(
 def beyond_limits(claim: Claim, turn: Turn) -> str | None:
     """Why the limits do not allow the runs that the code asks for, if they do not."""
     wanted = sum(asked.kind is EntryKind.CHILD for asked in turn.asked)
+    calls = sum(asked.kind in (EntryKind.ACTIVITY, EntryKind.APPROVAL) for asked in turn.asked)
     limits = Limits.from_json(claim.limits)
+    made = use_of(claim).tool_calls  # those that have ended
+    if calls and made + calls > limits.tool_calls:
+        return (
+            f"this run has made {made} calls and asks for {calls} more; its limit of tool_calls is "
+            f"{limits.tool_calls}"
+        )
     if wanted and claim.depth >= limits.depth:
         return (
             f"{claim.depth} runs stand above this one, and the limit of depth is {limits.depth}: "

@@ -62,7 +62,10 @@ class TurnStep:
                 except StaleFlow:
                     flow = LiveFlow(self._claim.generation)
                     turn = self._go_on(flow)
-                committed = self._commit(flow, turn, self._record(flow, turn))
+                record = self._record(flow, turn)
+                if not record.advances:
+                    turn = Turn()  # what the code asks for cannot be: nothing of it
+                committed = self._commit(flow, turn, record)
                 break
             except RequestsChanged as changed:
                 self._claim = changed.claim
@@ -91,7 +94,7 @@ class TurnStep:
             next=following,
             kind=StepKind.FLOW,
             reason=_reason(turn),
-            advances=not is_stuck,  # what the code asks for cannot be: nothing of it
+            advances=not is_stuck,
             state={
                 "entries": flow.known_entries + len(turn.asked),
                 "ends": flow.known_ends,
@@ -104,7 +107,7 @@ class TurnStep:
     def _commit(self, flow: LiveFlow, turn: Turn, record: StepRecord) -> Committed:
         new = [
             beginning.new_entry(self._loaded, self._claim, asked, turn.groups.get(asked.number))
-            for asked in (turn.asked if record.advances else ())
+            for asked in turn.asked
         ]
         record = replace(record, events=_events(self._claim, turn, new))
         return patiently(

@@ -156,3 +156,29 @@ def test_a_tool_knows_what_its_workflow_was_given(family: Family) -> None:
     family.go_on()
 
     assert ended(family, run_id) == (RunStatus.COMPLETED, 0)
+
+
+def test_beyond_its_limits_a_workflow_does_not_begin_as_new(family: Family) -> None:
+    run_id = family.start("greedy", 9, limits=Limits(children=1))
+
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.FAILED, "limit_exceeded")
+    assert "run.continued" not in family.events(run_id)
+
+
+def test_calls_beyond_the_limit_are_not_begun(family: Family) -> None:
+    run_id = family.start("fan", 4, limits=Limits(tool_calls=3))
+
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.FAILED, "limit_exceeded")
+    assert family.rows("SELECT count(*) FROM celeriac.effects") == [(0,)]
+
+
+def test_all_calls_of_the_limit_may_be_made(family: Family) -> None:
+    run_id = family.start("fan", 4, limits=Limits(tool_calls=4))
+
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, 12)
