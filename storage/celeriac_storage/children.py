@@ -44,7 +44,8 @@ def report_end(connection: Connection, run_id: RunId, *, is_published: bool = Fa
     if child is None:
         return None
     if child.is_of_workflow:
-        error = None if child.status is RunStatus.COMPLETED else _error_of_entry(run_id, child)
+        is_completed = child.status is RunStatus.COMPLETED
+        error = None if is_completed else _error_of_entry(connection, run_id, child)
         return end_entry(
             connection,
             child.parent,
@@ -80,14 +81,16 @@ def report_end(connection: Connection, run_id: RunId, *, is_published: bool = Fa
 
 
 def orphans(connection: Connection, limit: int = 100) -> list[tuple[RunId, RunId]]:
-    """Children that go on although their parents have ended, each with its parent, to be
-    cancelled. One that was asked to end already is left to its step."""
+    """Children that go on although their parents have ended, or have continued as new since, each
+    with its parent, to be cancelled. One that was asked to end already is left to its step."""
     rows = connection.exec_driver_sql(
         """
         SELECT child.run_id, child.parent_run_id FROM celeriac.runs AS child
         JOIN celeriac.runs AS parent ON parent.run_id = child.parent_run_id
         WHERE child.parent_call_id IS NOT NULL AND child.finished_at IS NULL
-            AND child.cancel_requested_at IS NULL AND parent.finished_at IS NOT NULL
+            AND child.cancel_requested_at IS NULL
+            AND (parent.finished_at IS NOT NULL OR CASE WHEN parent.kind = 'workflow'
+                THEN split_part(child.parent_call_id, '.', 1)::int < parent.generation END)
         LIMIT %s
         """,
         (limit,),
@@ -186,11 +189,18 @@ def _error(run_id: RunId, child: _Child) -> dict[str, JsonValue]:
     }
 
 
-def _error_of_entry(run_id: RunId, child: _Child) -> dict[str, JsonValue]:
+def _error_of_entry(connection: Connection, run_id: RunId, child: _Child) -> dict[str, JsonValue]:
     """What is raised in a workflow's code: of an activity the error of its call."""
     if child.kind is RunKind.ACTIVITY and child.error is not None:
         return {**child.error, "run_id": run_id}
-    return {**_error(run_id, child), "run_id": run_id}
+    error: dict[str, JsonValue] = {**_error(run_id, child), "run_id": run_id}
+    if child.kind is RunKind.ACTIVITY:
+        tool, is_unknown = connection.exec_driver_sql(
+            "SELECT tool, state = 'unknown' FROM celeriac.effects WHERE run_id = %s", (run_id,)
+        ).one()
+        unknown = ", and nobody knows whether it has taken effect" if is_unknown else ""
+        error["message"] = f"the call of {tool} was {child.status}{unknown}"
+    return error
 
 
 def _add_use(connection: Connection, run_id: RunId, parent: RunId) -> None:

@@ -182,3 +182,36 @@ def test_all_calls_of_the_limit_may_be_made(family: Family) -> None:
     family.go_on()
 
     assert ended(family, run_id) == (RunStatus.COMPLETED, 12)
+
+
+def test_a_child_that_was_locked_when_its_workflow_began_as_new_is_cancelled_later(
+    family: Family,
+) -> None:
+    run_id = family.start("leaving", 1)
+    family.step(run_id)
+    (child,) = family.children(run_id)
+    let_time_pass(family)
+    with family.database.begin() as connection:
+        connection.exec_driver_sql(
+            "SELECT FROM celeriac.runs WHERE run_id = %s FOR UPDATE", (child,)
+        )
+        family.step(run_id)
+    assert family.run(child).status is RunStatus.QUEUED
+
+    with family.database.connect() as connection:
+        assert children.orphans(connection) == [(child, run_id)]
+
+
+def test_the_code_is_told_that_nobody_knows_what_came_of_a_cancelled_call(family: Family) -> None:
+    run_id = family.start("shipping", None)
+    family.go_on()
+    ((activity, phase),) = family.rows(
+        "SELECT run_id, phase FROM celeriac.runs WHERE parent_run_id = %s", run_id
+    )
+    assert phase == Phase.WAITING_TOOL
+
+    family.client.cancel(RunId(activity))
+    family.go_on()
+
+    told = "the call of ship was cancelled, and nobody knows whether it has taken effect"
+    assert ended(family, run_id) == (RunStatus.COMPLETED, told)
