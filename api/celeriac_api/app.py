@@ -24,6 +24,7 @@ from celeriac_api import (
     schedules,
     threads,
     timers,
+    users,
 )
 from celeriac_api.authentication import authenticated
 from celeriac_api.headers import SafeHeaders
@@ -42,6 +43,7 @@ ROUTERS = (
     threads.router,
     memories.router,
     access.router,
+    users.router,
     budgets.router,
 )
 """Whatever is here is for callers with a good token only."""

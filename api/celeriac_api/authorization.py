@@ -75,6 +75,7 @@ RULES: Mapping[str, Rule] = {
     "list_tokens": Rule(Role.ADMIN, Role.ADMIN),
     "create_token": Rule(Role.ADMIN, Role.ADMIN),
     "revoke_token": Rule(Role.ADMIN, Role.ADMIN),
+    "erase_user": Rule(Role.ADMIN, Role.ADMIN),
     "list_budgets": _OWN,
     # Nobody raises the limit that is set to himself, unless it is his to set those of all.
     "set_budget": Rule(Role.OPERATOR, Role.OPERATOR),

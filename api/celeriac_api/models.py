@@ -27,6 +27,7 @@ from celeriac.cron import MAX_EXPRESSION_CHARACTERS
 from celeriac.limits import Limits
 from celeriac.schedule import MAX_CATCH_UP, MAX_JITTER_SECONDS, CatchUp, NewSchedule, Overlap
 from celeriac.seconds import MAX_SECONDS
+from celeriac_storage.erasing import Erased
 
 _ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,127}$"
 MOST = 2**31 - 1
@@ -246,6 +247,14 @@ class CreateToken(Body):
     ] = None
 
 
+class EraseUser(Body):
+    """Forgets a user."""
+
+    cancel: Annotated[
+        bool, Field(description="Cancel runs that go on first, instead of refusing.")
+    ] = False
+
+
 class CallResult(BaseModel):
     """What one call came to: its result, or why it failed."""
 
@@ -460,6 +469,7 @@ TokenModel = model_of(reports.Token)
 NewTokenModel = model_of(reports.NewToken)
 
 
+ErasedModel = model_of(Erased)
 BudgetModel = model_of(reports.Budget)
 
 
@@ -574,6 +584,11 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         500: "Something went wrong in the service",
         503: "A server is away; ask again",
     }.items()
+}
+
+
+NOT_SET_UP: dict[int | str, dict[str, Any]] = {
+    501: {**PROBLEMS[500], "description": "No login of this service may do that"}
 }
 
 

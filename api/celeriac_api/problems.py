@@ -83,6 +83,7 @@ KINDS: Mapping[type[CeleriacError], Kind] = {
     ),
     errors.RateLimited: Kind(429, "rate-limited", "Too many requests", headers=_LATER),
     errors.Unavailable: Kind(503, "unavailable", "A server is away", _AWAY, _LATER),
+    errors.NotSetUp: Kind(501, "not-set-up", "This service is not set up for that"),
     errors.SchemaMismatch: Kind(503, "schema-mismatch", "The service is not ready", _AWAY, _LATER),
     errors.CeleriacError: Kind(
         500, "unexpected", "Something went wrong here", "It is in the service's log."

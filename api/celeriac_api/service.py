@@ -56,6 +56,19 @@ class Service:
         )
         self.strangers = Strangers(self.begin, broker_url)
         self.issuer = Issuer.of_settings(settings)
+        keeper_url = settings.retention_database_url
+        self._keeper = (
+            None
+            if keeper_url is None
+            else Database(
+                keeper_url.get_secret_value(),
+                application_name=lambda: "celeriac-api-retention",
+                connections=1,
+                lock_timeout_milliseconds=LOCK_TIMEOUT_MILLISECONDS,
+                pre_ping=True,
+                tell=None if self._bell is None else self._bell.ring,
+            )
+        )
         self._is_restricted: bool | None = None  # unknown until the schema was found right
 
     def close(self) -> None:
@@ -66,6 +79,8 @@ class Service:
         if self._bell is not None:
             self._bell.close()
         self._lookout.close()
+        if self._keeper is not None:
+            self._keeper.close()
         self.database.close()
 
     @contextmanager
@@ -82,6 +97,11 @@ class Service:
         """The database as all of these together see it, for looks at what is new."""
         self.ready()
         return self._seen_by(self._lookout, tenant_ids)
+
+    def keeper(self) -> Database:
+        """The database by the login that erases, if there is one of its own for that."""
+        ready = self.ready()
+        return ready if self._keeper is None else self._keeper
 
     def ready(self) -> Database:
         """The database, with its schema as this code needs it. Raises `DatabaseUnavailable` or

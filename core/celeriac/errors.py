@@ -31,6 +31,7 @@
     │   ├── DatabaseUnavailable
     │   ├── BrokerUnavailable
     │   └── RateLimited         this caller has asked too often
+    ├── NotSetUp                the logins that this installation was given do not allow it
     ├── UnexpectedAnswer        the HTTP API, or what stands in its place, said what cannot be read
     ├── SchemaMismatch          the database is not migrated, or is newer than this code
     ├── StackFailed             a server or service of `celeriac up` cannot be started
@@ -176,6 +177,10 @@ class BrokerUnavailable(Unavailable):
 
 class RateLimited(Unavailable):
     """This caller has asked more often than is allowed. Nothing was done."""
+
+
+class NotSetUp(CeleriacError):
+    """No login that this was given may do that. Nothing was done; whoever runs it can change it."""
 
 
 class UnexpectedAnswer(CeleriacError):

@@ -136,8 +136,8 @@ class Settings(BaseSettings):
     )
     retention_database_url: SecretStr | None = Field(
         default=None,
-        description="the same database, by a login that may prune, for the schedulers alone; else "
-        "CELERIAC_DATABASE_URL",
+        description="the same database, by a login that may prune and erase: for schedulers, and "
+        "for an API that is to erase users; else CELERIAC_DATABASE_URL",
     )
     api_max_body_bytes: int = Field(
         default=1024 * 1024, ge=1024, description="largest body of a request to the API"

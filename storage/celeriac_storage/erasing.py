@@ -12,11 +12,12 @@ from typing import Literal
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from celeriac.errors import Conflict, InvalidInput
+from celeriac.errors import Conflict, InvalidInput, NotSetUp
 from celeriac.ids import RunId, TenantId, ThreadId, UserId
 from celeriac.states import RunStatus
 from celeriac_storage import audit_trail, memories, pruning, requests
 from celeriac_storage.database import Database, sqlstate
+from celeriac_storage.tenancy import SEES_ALL_TENANTS
 
 BATCH_RUNS = 100
 NAMED_RUNS = 5  # of those in the way, so many are named
@@ -102,11 +103,12 @@ def erase(
 ) -> Erased:
     """Erase all payloads of the scope, in batches; a repetition goes on where this was stopped.
 
-    With `cancels`, runs that go on are cancelled first. Raises `InvalidInput` if there is no such
-    user, thread or tenant; `Conflict` while something is still to happen with one of the runs, or
-    if somebody begins such a thing meanwhile.
+    With `cancels`, runs that go on are cancelled first. Raises `NotSetUp` if the login may not
+    erase; `InvalidInput` if there is no such user, thread or tenant; `Conflict` while something is
+    still to happen with one of the runs, or if somebody begins such a thing meanwhile.
     """
     with database.begin() as connection:
+        _check_may(connection)
         _check_exists(connection, scope)
     if cancels:
         with database.begin() as connection:  # or it starts runs anew while these are ended
@@ -163,6 +165,18 @@ def erase(
             answers=done.answers,
         )
     return done
+
+
+def _check_may(connection: Connection) -> None:
+    login, may = connection.exec_driver_sql(
+        "SELECT current_user,"
+        " has_function_privilege('celeriac.erase_runs(text[])', 'EXECUTE') AND " + SEES_ALL_TENANTS
+    ).one()
+    if not may:
+        raise NotSetUp(
+            f"the database's role {login} may not erase, so nothing was erased: it takes a login "
+            "that is a member of celeriac_retention, and of celeriac_api not"
+        )
 
 
 def _check_exists(connection: Connection, scope: Scope) -> None:

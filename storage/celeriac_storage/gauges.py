@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from celeriac_storage.tenancy import SEES_ALL_TENANTS
+
 STATEMENT_SECONDS = 2
 """A database that is too busy to answer by then has better things to do."""
 
@@ -39,10 +41,7 @@ def _budgets(connection: Connection) -> Iterator[Gauge]:
             SELECT scope, measure, soft_limit, hard_limit, used + reserved AS gone
             FROM celeriac.budgets LIMIT {MOST_COUNTED}
         ) AS budget
-        WHERE NOT row_security_active('celeriac.budgets') OR NOT EXISTS (
-            SELECT FROM pg_roles
-            WHERE rolname = 'celeriac_api' AND pg_has_role(current_user, oid, 'USAGE')
-        )
+        WHERE {SEES_ALL_TENANTS}
         GROUP BY scope, measure, state
         """
     ).all()

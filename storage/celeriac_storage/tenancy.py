@@ -19,6 +19,15 @@ ROLE = "celeriac_api"
 EVERY_OWNER = ("*",)
 _ROLE_MAY_BE_SET_SINCE = 160000  # before, PostgreSQL lets every member of a role set it
 
+SEES_ALL_TENANTS = f"""(
+    NOT row_security_active('celeriac.runs') OR NOT EXISTS (
+        SELECT FROM pg_roles
+        WHERE rolname = '{ROLE}' AND pg_has_role(current_user, oid, 'USAGE')
+    )
+)"""
+"""Whether no row is hidden from a statement that names no tenant: a member of the API's role sees
+none."""
+
 
 class Transactions(Protocol):
     """Where somebody reads and writes: all of the database, or what one tenant sees of it."""

@@ -101,6 +101,7 @@ ADMINISTRATION = [  # tests/api/test_administration.py says what each answers to
     Endpoint("list_tokens", "GET", "/v1/tokens"),
     Endpoint("create_token", "POST", "/v1/tokens", {"user_id": "newcomer"}),
     Endpoint("revoke_token", "POST", "/v1/tokens/k1/revoke"),
+    Endpoint("erase_user", "POST", "/v1/users/newcomer/erase", {"cancel": True}),
 ]
 ALL = [*ENDPOINTS, *ADMINISTRATION]
 PUBLIC = {

@@ -9,6 +9,7 @@ from celeriac.client import (
     access,
     budgeting,
     call,
+    forgetting,
     proposal,
     remembering,
     run,
@@ -113,6 +114,7 @@ class AsyncClient:
     tokens = AskedAsync(access.list_tokens)
     create_token = AskedAsync(access.create_token)
     revoke_token = AskedAsync(access.revoke_token)
+    erase_user = AskedAsync(forgetting.erase_user)
 
     async def events(
         self, run_id: str, after: int = 0, *, follow: bool = False

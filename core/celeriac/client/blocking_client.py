@@ -8,6 +8,7 @@ from celeriac.client import (
     access,
     budgeting,
     call,
+    forgetting,
     proposal,
     remembering,
     run,
@@ -148,6 +149,7 @@ class Client:
     tokens = Asked(access.list_tokens)
     create_token = Asked(access.create_token)
     revoke_token = Asked(access.revoke_token)
+    erase_user = Asked(forgetting.erase_user)
 
     def events(self, run_id: str, after: int = 0, *, follow: bool = False) -> Iterator[Event]:
         """The run's events with a `seq` above `after`, in order and without a gap.
