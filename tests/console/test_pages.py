@@ -124,6 +124,7 @@ def test_a_memory_is_forgotten_by_keyboard(api: Api, scene: Rememberer, browser:
         page.keyboard.press("j")
         page.keyboard.press("Enter")
         expect(page.get_by_role("heading", name="Memory trip")).to_be_visible()
+        window.shoot("console-memory")
         page.keyboard.press("f")
         expect(page.locator("#forget summary")).to_be_focused()
         assert len(scene.client.memories("alice")) == 3  # no key does it
@@ -149,6 +150,7 @@ def test_what_is_typed_stays_while_the_bar_beside_it_moves(
 
         expect(page.locator(box)).to_contain_text("left of 16,001")  # the page fetched itself
         expect(page.locator(f"{box}-amount")).to_have_value("2500")
+        window.shoot("console-budgets")
         page.locator(f"{box}-form button").click()
 
         expect(page.locator(box)).to_contain_text("left of 18,501")
@@ -160,8 +162,10 @@ def test_a_word_is_said_and_the_answer_comes_by_itself(
     api: Api, scene: Rememberer, browser: Browser, family: Family
 ) -> None:
     scene.client.top_up_budget("user", "alice", "tokens", 100_000)
-    with Window(browser, api.url, PHONE) as window:
-        page = window.sign_in(api.token("alice"), "/threads/home")
+    with Window(browser, api.url, PHONE, "dark") as window:
+        page = window.sign_in(api.token("alice"), "/threads/journeys")
+        window.shoot("console-thread")
+        page.goto(f"{window.url}/threads/home")
         expect(page.locator(".unheard")).to_contain_text("By night train, please.")
 
         family.go_on()
