@@ -35,6 +35,8 @@ REFUSED_TOKENS = Counter(
     ["why"],
     registry=REGISTRY,
 )
+for _why in ("no good", "too many"):
+    REFUSED_TOKENS.labels(_why)  # from zero on: of a figure that begins with 1, no rate is known
 _NO_OPERATION = "none"  # whatever address was asked for: anybody can invent those
 
 router = APIRouter(tags=["health"])

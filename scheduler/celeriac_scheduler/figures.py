@@ -1,8 +1,11 @@
 """What a scheduler process counts of itself; the one that leads does the work that is counted."""
 
 from collections.abc import Mapping
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from celeriac_storage.verdicts import Verdict
 
 REGISTRY = CollectorRegistry(auto_describe=True)
 
@@ -13,6 +16,8 @@ WORKER_DEATHS = Counter(
     ["verdict"],
     registry=REGISTRY,
 )
+for _verdict in get_args(Verdict):
+    WORKER_DEATHS.labels(_verdict)  # from zero on: of a figure that begins with 1, no rate is known
 FAILOVERS = Counter(
     "celeriac_failovers", "Steps taken from a worker and published for others", registry=REGISTRY
 )

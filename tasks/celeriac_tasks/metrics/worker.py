@@ -19,6 +19,8 @@ STEPS_LOST = Counter(
     ["why"],
     registry=REGISTRY,
 )
+for _why in ("fenced", "database", "error"):
+    STEPS_LOST.labels(_why)  # from zero on: of a figure that begins with 1, no rate is known
 MODEL_CALL_SECONDS = Histogram(
     "celeriac_model_call_seconds",
     "One request to a model",
