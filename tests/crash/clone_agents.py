@@ -1,7 +1,7 @@
 """An agent with a step of each kind, which leaves nothing outside of its database."""
 
 from celeriac import Agent, ToolContext, tool
-from celeriac.scripted import ScriptedModel, call, say
+from celeriac.scripted import ScriptedModel, ToolCall, Turn, call, say
 from tests.crash.agents import QUEUE
 
 
@@ -45,5 +45,17 @@ cloned = Agent(
         ]
     ),
     tools=[look, book, order, remind],
+    queue=QUEUE,
+)
+
+pair = Agent(
+    "pair",
+    ScriptedModel(
+        [
+            Turn(calls=(ToolCall("book", {"what": "ink"}), ToolCall("book", {"what": "pens"}))),
+            say("done"),
+        ]
+    ),
+    tools=[book],
     queue=QUEUE,
 )
