@@ -11,7 +11,8 @@ same id.
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -42,6 +43,10 @@ class TaskFailed(Exception):
     """The task raised, or was ended, and may have changed something before that."""
 
 
+class _NotSent(Exception):
+    """This attempt has sent nothing."""
+
+
 @dataclass(frozen=True)
 class CalledTask:
     """A task, and how its calls are made and judged."""
@@ -60,22 +65,16 @@ class CalledTask:
         """
         end_at = time.monotonic() + self.timeout_seconds
         expires_at = datetime.now(UTC) + timedelta(seconds=self.timeout_seconds)
-        key = context.idempotency_key
-        try:
-            results = self._results()
-            seen = results.get_task_meta(key, cache=False)
-            if self._is_over(seen) and context.attempt > 1 and self._is_unclear(seen):
-                # Whoever has it made once more knows better than this end, or does things once.
-                results.forget(key)
-                seen = {"status": states.PENDING}
-        except Exception as error:
-            raise ToolError(
-                f"the result backend of task {self.task.name} cannot be asked, so the task was "
-                f"not sent: {redact(f'{type(error).__name__}: {error}')}"
-            ) from error
-        if seen["status"] == states.PENDING:
-            self._send(key, arguments, end_at, expires_at)
-        ended = seen if self._is_over(seen) else self._wait(results, context, end_at)
+        with self._results() as results:
+            try:
+                seen = self._seen_before(results, context)
+                if seen["status"] == states.PENDING:
+                    self._send(context.idempotency_key, arguments, end_at, expires_at)
+            except _NotSent as error:
+                # That says nothing of the attempts before.
+                kind = ToolError if context.attempt == 1 else TaskFailed
+                raise kind(f"task {self.task.name} was not sent: {error}") from error
+            ended = seen if self._is_over(seen) else self._wait(results, context, end_at)
         if ended is None:
             raise TimeoutError(
                 f"task {self.task.name} has not ended within {self.timeout_seconds:g} s"
@@ -87,13 +86,14 @@ class CalledTask:
         left = 0.0
         if context.deadline is not None:
             left = (context.deadline - datetime.now(UTC)).total_seconds()
-        results = self._results()
-        ended = self._wait(results, context, time.monotonic() + min(left, self.timeout_seconds))
-        if ended is None:
-            status = results.get_task_meta(context.idempotency_key, cache=False)["status"]
-            if status == states.PENDING:
-                return Unclear("the result backend knows nothing of it")
-            return Unclear(f"the task is {status}")
+        end_at = time.monotonic() + min(left, self.timeout_seconds)
+        with self._results() as results:
+            ended = self._wait(results, context, end_at)
+            if ended is None:
+                seen = results.get_task_meta(context.idempotency_key, cache=False)
+                if seen["status"] == states.PENDING:
+                    return Unclear("the result backend knows nothing of it")
+                return Unclear(f"the task is {seen['status']}")
         try:
             return Done(self._answer(ended))
         except ToolError:
@@ -101,7 +101,8 @@ class CalledTask:
         except TaskFailed as error:
             return Unclear(str(error))
 
-    def _results(self) -> Any:
+    @contextmanager
+    def _results(self) -> Iterator[Any]:
         """The application's result backend, which reads nothing but JSON.
 
         One for each call: Celery's own are not meant for several threads, nor for a fork.
@@ -109,7 +110,25 @@ class CalledTask:
         app: Any = self.task.app
         found: Any = backends.by_url(app.backend_cls or app.conf.result_backend, app.loader)
         backend, url = found
-        return backend(app=app, url=url, accept=["json"])
+        results = backend(app=app, url=url, accept=["json"])
+        yield results
+        pool = getattr(vars(results).get("client"), "connection_pool", None)
+        if pool is not None:  # Redis; it would stay connected until it is collected
+            pool.disconnect()
+
+    def _seen_before(self, results: Any, context: ToolContext) -> Meta:
+        """What is known of the call already, if anything is."""
+        key = context.idempotency_key
+        try:
+            seen: Meta = results.get_task_meta(key, cache=False)
+            if context.attempt > 1 and self._is_over(seen) and self._is_unclear(seen):
+                # Whoever has it made once more knows better than this end, or does things once.
+                results.forget(key)
+                return {"status": states.PENDING}
+            return seen
+        except Exception as error:
+            said = redact(f"{type(error).__name__}: {error}")
+            raise _NotSent(f"the result backend cannot be asked ({said})") from error
 
     def _send(
         self, key: str, arguments: Mapping[str, Any], end_at: float, expires_at: datetime
@@ -120,7 +139,7 @@ class CalledTask:
             try:
                 producer.connection.ensure_connection(max_retries=1, timeout=5)
             except BROKER_ERRORS as error:
-                raise ToolError(f"{broker_unavailable(app, error)}; nothing was sent") from error
+                raise _NotSent(str(broker_unavailable(app, error))) from error
             # This thread may have been given up: then nobody would wait for what it sends.
             if time.monotonic() >= end_at:
                 raise TimeoutError(f"task {self.task.name} was not sent in time")
@@ -137,9 +156,7 @@ class CalledTask:
                     **where,
                 )
             except EncodeError as error:
-                raise ToolError(
-                    f"the arguments of task {self.task.name} cannot be sent as JSON: {error}"
-                ) from error
+                raise _NotSent(f"its arguments cannot be written as JSON: {error}") from error
             except BROKER_ERRORS as error:
                 raise broker_unavailable(app, error) from error
 

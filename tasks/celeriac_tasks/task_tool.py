@@ -131,7 +131,7 @@ def _check_application(task: "Task[..., Any]") -> None:
         )
     where = str(app.backend_cls or conf.result_backend or "disabled")
     kind = where.partition(":")[0]
-    if kind in ("disabled", "rpc"):
+    if kind in ("disabled", "rpc", "cache+memory"):
         raise InvalidAgent(
             f"the result backend is {kind}: no other process could ask it what came of a call. "
             'Give the application one that can be asked, such as Celery(backend="redis://…")'

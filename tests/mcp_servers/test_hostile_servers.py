@@ -9,7 +9,7 @@ from celeriac.errors import InvalidAgent, InvalidArguments
 from celeriac.mcp import ServerPolicy, StdioServer, connection, mcp_tools
 from celeriac.recovery import Recovery
 from celeriac_tasks.calling import Outcome, Raised, Returned
-from tests.mcp_servers.ledger import called
+from tests.called_by_hand import called
 
 Hostile = Callable[[str], StdioServer]
 

@@ -93,7 +93,9 @@ def test_a_call_whose_server_is_killed_is_for_a_person(office: Office) -> None:
     assert "MCP server box: it has ended" in str(run.error)
     office.client.resolve(run_id, "0.0", TookEffect("printed"))
     assert office.wait(run_id).status is RunStatus.COMPLETED
-    assert office.ledger.lines == ["print_ticket begun"]
+    # The next call starts the server again.
+    assert office.wait(office.start("clerk", "seats Hamlet")).status is RunStatus.COMPLETED
+    assert office.ledger.lines == ["print_ticket begun", "book Hamlet 2", "seats Hamlet"]
 
 
 def test_an_idempotent_call_whose_server_is_killed_is_made_again(office: Office) -> None:

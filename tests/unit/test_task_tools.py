@@ -1,6 +1,7 @@
 """What of a Celery task can be declared as a tool, and what the model is shown of it."""
 
 import datetime as dt
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from celeriac import Agent, ToolContext, tool_from_task
 from celeriac.errors import InvalidAgent
 from celeriac.scripted import ScriptedModel, say
 from celeriac.states import EffectKind
+from celeriac_tasks.calling import Raised
+from tests.called_by_hand import called
 
 
 class Seat(BaseModel):
@@ -75,6 +78,7 @@ def test_its_name_description_and_effect_can_be_others() -> None:
     [
         ({"result_backend": None}, "the result backend is disabled"),
         ({"result_backend": "rpc://"}, "the result backend is rpc"),
+        ({"result_backend": "cache+memory://"}, "the result backend is cache+memory"),
         ({"result_serializer": "pickle"}, "only JSON is read"),
         ({"accept_content": ["pickle"]}, "add 'json'"),
         ({"task_always_eager": True}, "task_always_eager"),
@@ -89,6 +93,31 @@ def test_an_application_that_cannot_tell_what_came_of_a_call_is_refused(
     with pytest.raises(InvalidAgent, match=r"task box.book as a tool: .*") as refused:
         tool_from_task(task_of(app))
     assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(("attempt", "is_definite"), [(1, True), (2, False)])
+def test_what_was_not_sent_has_done_nothing_unless_it_was_sent_before(
+    attempt: int, is_definite: bool, tmp_path: Path
+) -> None:
+    app = application(result_backend=f"file://{tmp_path}")
+    task = task_of(app, pydantic=True)
+
+    outcome = called(tool_from_task(task), attempt, show="Hamlet", seat={"row": 1})
+
+    assert isinstance(outcome, Raised)
+    assert outcome.is_definite is is_definite
+    assert "task box.book was not sent: the broker at redis://127.0.0.1:1" in str(outcome.error)
+
+
+def test_a_backend_that_cannot_be_asked_keeps_a_call_from_being_sent(tmp_path: Path) -> None:
+    (tmp_path / "celery-task-meta-default:r1:0.0").write_text("no JSON")
+    app = application(result_backend=f"file://{tmp_path}")
+
+    outcome = called(tool_from_task(task_of(app)), show="Hamlet", seat={"row": 1})
+
+    assert isinstance(outcome, Raised)
+    assert outcome.is_definite
+    assert "the result backend cannot be asked" in str(outcome.error)
 
 
 def test_what_cannot_be_true_of_a_task_is_refused() -> None:

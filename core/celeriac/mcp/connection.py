@@ -74,12 +74,8 @@ async def open_session(server: Server) -> AsyncIterator[Opened]:
 
 
 class Connection:
-    """`timeout_seconds` is how long a call may take, getting ready for it included."""
-
-    def __init__(self, server: Server, timeout_seconds: float) -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
-        # What takes longer than this to get ready has certainly not been called.
-        self._ready_seconds = min(READY_SECONDS, timeout_seconds / 2)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = asyncio.Lock()
         self._opened: Opened | None = None
@@ -91,17 +87,30 @@ class Connection:
         tool: PinnedTool,
         arguments: dict[str, Any],
         context: ToolContext,
+        *,
+        ready_seconds: float,
         trusted_seconds: float,
     ) -> "CallToolResult":
         """What the server answers, an error of the tool itself included.
 
-        Raises `ToolError` if nothing was called or the server refused the request as such, and
+        Raises `ToolError` if nothing was called, since the server was not ready within
+        `ready_seconds` or has changed the tool, or if it refused the request as such; and
         `ServerFailed` if nobody can tell.
         """
+        try:
+            opened = await self._ready_for(tool, ready_seconds, trusted_seconds)
+            return await self._sent(opened, tool, arguments, context)
+        except ToolError as error:
+            if context.attempt > 1:  # it says nothing of the attempts before
+                raise ServerFailed(str(error)) from error
+            raise
+
+    async def _sent(
+        self, opened: Opened, tool: PinnedTool, arguments: dict[str, Any], context: ToolContext
+    ) -> "CallToolResult":
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND
 
-        opened = await self._ready_for(tool, trusted_seconds)
         try:
             meta: Any = {KEY: context.idempotency_key}
             return await opened.session.call_tool(tool.name, arguments, meta=meta)
@@ -118,10 +127,12 @@ class Connection:
             self._drop(opened)
             raise ServerFailed(self._said(error, opened)) from error
 
-    async def _ready_for(self, tool: PinnedTool, trusted_seconds: float) -> Opened:
+    async def _ready_for(
+        self, tool: PinnedTool, ready_seconds: float, trusted_seconds: float
+    ) -> Opened:
         self._follow_the_loop()
         try:
-            async with asyncio.timeout(self._ready_seconds), self._lock:
+            async with asyncio.timeout(ready_seconds), self._lock:
                 opened = await self._told(trusted_seconds)
         except Exception as error:
             if isinstance(error, TimeoutError) and self._opened is not None:
@@ -202,6 +213,14 @@ class Connection:
     def _said(self, error: BaseException, opened: Opened | None = None) -> str:
         why = "; ".join(opened.endings) if opened is not None and opened.endings else None
         return f"MCP server {self._server.name}: {why or described(error)}"
+
+
+_connections: dict[Server, Connection] = {}
+
+
+def connection_to(server: Server) -> Connection:
+    """The one that all tools of this server share."""
+    return _connections.setdefault(server, Connection(server))
 
 
 def described(error: BaseException) -> str:

@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from celeriac.errors import InvalidAgent, ToolError
-from celeriac.mcp.connection import TRUSTED_SECONDS, Connection, ServerFailed
+from celeriac.mcp.connection import (
+    READY_SECONDS,
+    TRUSTED_SECONDS,
+    Connection,
+    ServerFailed,
+    connection_to,
+)
 from celeriac.mcp.pins import PinnedTool, list_now, read_pins
 from celeriac.mcp.policy import ServerPolicy
 from celeriac.mcp.results import read_result
@@ -46,7 +52,7 @@ def mcp_tools(
     policy = policy or ServerPolicy()
     offered = list_now(server) if pins is None else read_pins(server, pins)
     _check_names(server, offered, [*policy.named, *(only or ())])
-    connection = Connection(server, policy.timeout_seconds)
+    connection = connection_to(server)
     begins = f"{server.name}_" if prefix is None else prefix
     return [
         _tool(server, connection, policy, tool, begins)
@@ -59,16 +65,24 @@ def _tool(
     server: Server, connection: Connection, policy: ServerPolicy, pinned: PinnedTool, prefix: str
 ) -> Tool[..., Any]:
     kind = policy.kind(pinned)
+    # What takes longer than this to get ready has certainly not been called.
+    ready_seconds = min(READY_SECONDS, policy.timeout_seconds / 2)
     trusted_seconds = TRUSTED_SECONDS if kind is EffectKind.NONE else 0.0
 
     async def call(**keywords: Any) -> Any:
         context = keywords.pop(CONTEXT)
-        answer = await connection.call(pinned, keywords, context, trusted_seconds)
+        answer = await connection.call(
+            pinned,
+            keywords,
+            context,
+            ready_seconds=ready_seconds,
+            trusted_seconds=trusted_seconds,
+        )
         result = read_result(answer, policy.max_result_bytes)
         if not answer.is_error:
             return result
         said = f"{result}" or "it says only that it failed"
-        if kind is EffectKind.NONE or policy.trusts_errors:
+        if kind is EffectKind.NONE or (policy.trusts_errors and context.attempt == 1):
             raise ToolError(said)
         raise ServerFailed(f"MCP server {server.name} answered with an error: {said}")
 
