@@ -23,7 +23,8 @@ def migrate(database: Database) -> str:
     with database.begin() as connection:
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(%s)", (_MIGRATE_LOCK,))
         _refuse_newer(connection, database.url)
-        _upgrade(connection)
+        if revision(connection) != head():
+            _upgrade(connection)
     return head()
 
 
@@ -74,7 +75,8 @@ def _refuse_newer(connection: Connection, url: str) -> None:
 
 
 def _upgrade(connection: Connection) -> None:
-    # Only here: importing Alembic takes a third of a second, which no worker needs to wait.
+    # Only here: importing Alembic takes a third of a second, which neither a worker needs to wait
+    # nor a stack that starts again.
     from alembic import command
     from alembic.config import Config
 

@@ -1,6 +1,8 @@
 """Migrations: once, in one piece, and never on a database that newer code has touched."""
 
 # features: 000-40, 003-11
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -101,6 +103,20 @@ def test_migrating_again_changes_nothing(empty: Database) -> None:
     assert migrate(empty) == head()
 
     assert catalogue(empty) == before
+
+
+def test_a_database_that_is_at_the_newest_revision_is_not_kept_waiting(database: Database) -> None:
+    code = (
+        "import sys; from celeriac_storage.database import Database;"
+        "from celeriac_storage.schema import migrate;"
+        "print(migrate(Database(sys.argv[1])), 'alembic' in sys.modules)"
+    )
+
+    ran = subprocess.run(
+        [sys.executable, "-c", code, database.url], capture_output=True, text=True, check=True
+    )
+
+    assert ran.stdout.split() == [head(), "False"]
 
 
 def test_two_migrations_at_once_run_one_after_the_other(
