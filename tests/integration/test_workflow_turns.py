@@ -62,15 +62,15 @@ async def telling(ctx: WorkflowContext, left: int) -> Any:
 
 @workflow(agents=[writer])
 async def greedy(ctx: WorkflowContext, left: int) -> None:
-    ctx.child(writer, "one")
-    ctx.child(writer, "two")
+    _ = ctx.child(writer, "one")
+    _ = ctx.child(writer, "two")
     ctx.continue_as_new(left - 1)
 
 
 @workflow(agents=[writer])
 async def leaving(ctx: WorkflowContext, left: int) -> None:
     if left:
-        ctx.child(writer, "a poem")
+        _ = ctx.child(writer, "a poem")
         await ctx.sleep(timedelta(hours=1))
         ctx.continue_as_new(left - 1)
     await ctx.wait_event("paid")
