@@ -4,6 +4,7 @@
     ├── InvalidInput            the caller's words cannot be used; nothing was written
     │   ├── InvalidAgent        an Agent or tool that cannot be registered
     │   ├── InvalidArguments    what the model or an editor gave a tool; nothing was executed
+    │   ├── InvalidPlan         its steps contradict each other, or what executes them
     │   ├── UnknownAgent
     │   ├── UnknownRun
     │   ├── UnknownCall
@@ -39,6 +40,7 @@
     ├── EmbedderFailed          it raised, or what it made are no vectors
     ├── NoConnection            a tool asked for a connection that its effect does not give it
     ├── ActivityFailed          raised in a workflow: something that it asked for has failed
+    ├── PlanFailed              steps of a plan have failed; the others are kept for a retry
     ├── LogFull                 a workflow has asked for more than one log can hold
     ├── StaleFlow               a workflow's log has gone on without this process
     └── ToolError               raised by a tool: it failed and certainly changed nothing
@@ -66,6 +68,10 @@ class InvalidAgent(InvalidInput):
 
 class InvalidArguments(InvalidInput):
     """A tool cannot take these arguments. The model reads the message; nothing was executed."""
+
+
+class InvalidPlan(InvalidInput):
+    """The steps of a plan contradict each other, or cannot be made by what executes it."""
 
 
 class UnknownAgent(InvalidInput):
@@ -225,6 +231,10 @@ class ActivityFailed(CeleriacError):
         self.run_id: str | None = error.get("run_id")
         self.is_certain = error.get("is_certain") is True
         super().__init__(f"{asked} has failed: {self.message or self.kind}")
+
+
+class PlanFailed(CeleriacError):
+    """Steps of a plan have failed. What was completed is kept, and a retry of the run goes on."""
 
 
 class LogFull(CeleriacError):

@@ -81,6 +81,36 @@ def problems_by_schema(value: JsonValue, schema: Mapping[str, JsonValue]) -> lis
         return ["the value is nested too deeply to be checked"]
 
 
+def problems_as_far_as_known(
+    value: object, schema: Mapping[str, JsonValue], unknown: type[object]
+) -> list[str]:
+    """The same, where parts of `value` are objects of the class `unknown` that stand for any value:
+    what is wrong whatever they turn out to be."""
+    validator = _SchemaValidator(dict(schema), registry=referencing.Registry())
+    try:
+        errors = [
+            error
+            for error in validator.iter_errors(value)
+            if not isinstance(error.instance, unknown)
+            and (error.validator in _OF_OUTLINE or not _holds(error.instance, unknown))
+        ]
+        return list(dict.fromkeys(_sentences(errors)))
+    except RecursionError:
+        return ["the value is nested too deeply to be checked"]
+
+
+# What is wrong by these is wrong whatever the parts of the value are.
+_OF_OUTLINE = {"type", "required", "additionalProperties", "minItems", "maxItems"}
+
+
+def _holds(value: object, unknown: type[object]) -> bool:
+    if isinstance(value, dict):
+        return any(_holds(part, unknown) for part in value.values())
+    if isinstance(value, list):
+        return any(_holds(part, unknown) for part in value)
+    return isinstance(value, unknown)
+
+
 def listed(problems: list[str]) -> str:
     """All problems in one line, the first `MAX_PROBLEMS` of them in full."""
     left_out = len(problems) - MAX_PROBLEMS
