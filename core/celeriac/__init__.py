@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from celeriac.external_tools import external_tool
     from celeriac.limits import Limits
     from celeriac.memory import MemoryCandidate, MemoryPolicy
+    from celeriac.plan import Plan, PlanStep, result_of
+    from celeriac.plan.runner import PlanRunner
     from celeriac.price import Price
     from celeriac.rollback import Compensate, InBand
     from celeriac.sleeping import sleep, wake_at
@@ -36,6 +38,9 @@ __all__ = [
     "Limits",
     "MemoryCandidate",
     "MemoryPolicy",
+    "Plan",
+    "PlanRunner",
+    "PlanStep",
     "Price",
     "Rule",
     "ToolContext",
@@ -44,6 +49,7 @@ __all__ = [
     "Workflow",
     "WorkflowContext",
     "external_tool",
+    "result_of",
     "sleep",
     "tool",
     "tool_from_task",
@@ -64,6 +70,9 @@ _HOMES = {
     "Limits": "celeriac.limits",
     "MemoryCandidate": "celeriac.memory",
     "MemoryPolicy": "celeriac.memory",
+    "Plan": "celeriac.plan",
+    "PlanRunner": "celeriac.plan.runner",
+    "PlanStep": "celeriac.plan",
     "Price": "celeriac.price",
     "Rule": "celeriac.approval",
     "ToolContext": "celeriac.context",
@@ -72,6 +81,7 @@ _HOMES = {
     "Workflow": "celeriac.workflows.definition",
     "WorkflowContext": "celeriac.workflows.context",
     "external_tool": "celeriac.external_tools",
+    "result_of": "celeriac.plan",
     "sleep": "celeriac.sleeping",
     "tool": "celeriac.tools",
     "tool_from_task": "celeriac_tasks.task_tool",

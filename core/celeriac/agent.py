@@ -53,6 +53,7 @@ class Agent:
     """
 
     run_kind: ClassVar = RunKind.AGENT
+    runs_plans: ClassVar = False  # whether a run's input is a plan (`celeriac.plan`)
 
     def __init__(
         self,

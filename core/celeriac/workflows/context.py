@@ -79,13 +79,26 @@ class WorkflowContext:
             )
         return self.tool(tool.name, arguments, retries=retries)
 
-    def tool(self, name: str, arguments: Mapping[str, Any], *, retries: int = 0) -> Promise[Any]:
-        """The same by the tool's name, with its arguments in a dict."""
+    def tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        retries: int = 0,
+        output: Any = None,
+        label: str | None = None,
+    ) -> Promise[Any]:
+        """The same by the tool's name, with its arguments in a dict.
+
+        The result has the type `output`, if that is given, and else the one that the tool declares;
+        `Any` leaves it as it is in the log. `label` says in the log what the entry is for.
+        """
         tool = self._workflow.tool(name)
         valid = tool.validate(as_json(dict(arguments)))
+        read = reader_of(tool) if output is None else Reader(output, "ctx.tool")
 
         def call() -> Promise[Any]:
-            return self._entry(EntryKind.ACTIVITY, name, dict(valid), reader_of(tool))
+            return self._entry(EntryKind.ACTIVITY, name, dict(valid), read, label=label)
 
         return self._flow.branch(self._retried(call, retries)) if retries else call()
 
@@ -100,11 +113,23 @@ class WorkflowContext:
         return await call()
 
     @overload
-    def model(self, prompt: str, /, *, instructions: str = "") -> Promise[str]: ...
+    def model(
+        self, prompt: str, /, *, instructions: str = "", label: str | None = None
+    ) -> Promise[str]: ...
     @overload
-    def model(self, prompt: str, /, *, output: type[T], instructions: str = "") -> Promise[T]: ...
+    def model(
+        self, prompt: str, /, *, output: type[T], instructions: str = "", label: str | None = None
+    ) -> Promise[T]: ...
 
-    def model(self, prompt: str, /, *, output: Any = str, instructions: str = "") -> Promise[Any]:
+    def model(
+        self,
+        prompt: str,
+        /,
+        *,
+        output: Any = str,
+        instructions: str = "",
+        label: str | None = None,
+    ) -> Promise[Any]:
         """Ask the workflow's model one question, without tools; the answer has the type `output`.
 
         Instructions are added to those of the workflow.
@@ -114,14 +139,25 @@ class WorkflowContext:
         if instructions:
             arguments["instructions"] = instructions
         read = Reader(output, "ctx.model")
-        return self._entry(EntryKind.MODEL, "model", arguments, read, {"schema": read.schema})
+        terms: JsonValue = {"schema": read.schema}
+        return self._entry(EntryKind.MODEL, "model", arguments, read, terms, label)
 
-    def child(self, agent: "Agent | str", input: Any = None) -> Promise[Any]:  # noqa: A002
-        """Have a run of an agent or of a workflow do something; its result is what comes back."""
+    def child(
+        self,
+        agent: "Agent | str",
+        input: Any = None,  # noqa: A002 - the word of the interface
+        *,
+        output: Any = None,
+        label: str | None = None,
+    ) -> Promise[Any]:
+        """Have a run of an agent or of a workflow do something; its result is what comes back.
+
+        `output` and `label` as of `tool`.
+        """
         child = self._workflow.child(agent)
-        return self._entry(
-            EntryKind.CHILD, child.name, child.validate_input(as_json(input)), child.read_result
-        )
+        task = child.validate_input(as_json(input))
+        read = child.read_result if output is None else Reader(output, "ctx.child")
+        return self._entry(EntryKind.CHILD, child.name, task, read, label=label)
 
     # ------------------------------------------------------------------------ waiting
 
@@ -212,16 +248,20 @@ class WorkflowContext:
     def now(self) -> datetime:
         """The time at which this turn of the run was begun, by the database's clock, in UTC."""
         now = self._flow.now.astimezone(UTC).isoformat()
-        return datetime.fromisoformat(str(self._value("now", now)))
+        return datetime.fromisoformat(str(self.value("now", now)))
 
     def random(self) -> float:
         """A number from 0 to below 1."""
         drawn = random.random()  # noqa: S311 - for chance, not for secrets
-        return float(str(self._value("random", drawn)))
+        return float(str(self.value("random", drawn)))
 
     def uuid(self) -> uuid.UUID:
         """A random UUID (version 4)."""
-        return uuid.UUID(str(self._value("uuid", str(uuid.uuid4()))))
+        return uuid.UUID(str(self.value("uuid", str(uuid.uuid4()))))
+
+    def value(self, name: str, value: JsonValue, *, label: str | None = None) -> JsonValue:
+        """`value`, when the code comes here first; from then on what the log says that it was."""
+        return self._flow.ask(EntryKind.VALUE, name, value=value, label=label).value
 
     def version(self, change_id: str) -> bool:
         """Whether this run does what was changed: False for one that came past here before."""
@@ -231,9 +271,6 @@ class WorkflowContext:
         """End here, and begin again with another input and an empty log, as the same run."""
         self._flow.stop(End(EndKind.CONTINUED, self._workflow.validate_input(as_json(input))))
 
-    def _value(self, name: str, value: JsonValue) -> JsonValue:
-        return self._flow.ask(EntryKind.VALUE, name, value=value).value
-
     def _entry(
         self,
         kind: EntryKind,
@@ -241,8 +278,10 @@ class WorkflowContext:
         arguments: JsonValue,
         read: Callable[[Any], T],
         terms: JsonValue = None,
+        label: str | None = None,
     ) -> EntryPromise[T]:
-        return self._flow.promise(self._flow.ask(kind, name, arguments, terms=terms), read)
+        asked = self._flow.ask(kind, name, arguments, terms=terms, label=label)
+        return self._flow.promise(asked, read)
 
     def _promise(self, awaited: Awaitable[Any]) -> Promise[Any]:
         if isinstance(awaited, Promise):

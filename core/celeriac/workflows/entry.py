@@ -41,6 +41,7 @@ class Asked:
     # How to do it: the schema of an answer, who may approve. Later code may say otherwise for the
     # same thing, so it is neither compared nor in the log.
     terms: JsonValue = None
+    label: str | None = None  # what it is for, for people; in the log, and not compared
 
     @property
     def fingerprint(self) -> str:

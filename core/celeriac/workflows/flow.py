@@ -107,13 +107,14 @@ class Flow:
         *,
         value: JsonValue = None,
         terms: JsonValue = None,
+        label: str | None = None,
     ) -> Asked:
         """The next entry, which is new or in the log already. What is answered at once has the
         log's value, or else this one."""
         if self._end is not None:
             raise Stopped
         number = self._next_number
-        asked = Asked(number, kind, name, stored_form(arguments), stored_form(value), terms)
+        asked = Asked(number, kind, name, stored_form(arguments), stored_form(value), terms, label)
         found = self._ahead.pop(number, None)
         while found is not None and found.asked.fingerprint != asked.fingerprint:
             if found.asked.kind is not EntryKind.VERSION:
