@@ -45,6 +45,8 @@ RULES: Mapping[str, Rule] = {
     "retry_run": _OWN,
     "fork_run": _OWN,
     "submit_results": _OWN,
+    "show_plan": _OWN,
+    "retry_plan": _OWN,
     "roll_back_run": _OWN,  # and as whoever may decide its calls (celeriac_storage.rollbacks)
     # Whoever says that a call was not done has it made again: nobody says it of his own run.
     "resolve_call": Rule(Role.OPERATOR, Role.OPERATOR),

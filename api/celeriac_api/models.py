@@ -25,6 +25,7 @@ from pydantic import (
 from celeriac import replay, reports
 from celeriac.cron import MAX_EXPRESSION_CHARACTERS
 from celeriac.limits import Limits
+from celeriac.plan.report import PlanReport
 from celeriac.schedule import MAX_CATCH_UP, MAX_JITTER_SECONDS, CatchUp, NewSchedule, Overlap
 from celeriac.seconds import MAX_SECONDS
 from celeriac_storage.erasing import Erased
@@ -181,6 +182,15 @@ class RollBackRun(Body):
     from_step: Annotated[
         int, Field(ge=0, le=MOST, description="From that step of its model on.")
     ] = 0
+
+
+class RetryPlan(Body):
+    """Does what is left of a plan."""
+
+    plan: Annotated[
+        dict[str, Any] | None,
+        Field(description="The plan as it was edited; without one it is as it was."),
+    ] = None
 
 
 class Message(Body):
@@ -450,6 +460,7 @@ RunModel = model_of(reports.Run)
 RunLineModel = model_of(reports.RunLine)
 ReplayModel = model_of(replay.Replay)
 DifferenceModel = model_of(replay.Difference)
+PlanModel = model_of(PlanReport)
 StartedModel = model_of(reports.Started)
 RequestedCallModel = model_of(reports.RequestedCall)
 ThreadModel = model_of(reports.Thread)

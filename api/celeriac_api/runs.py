@@ -17,6 +17,7 @@ from celeriac.client.operations import (
     Operation,
     Resolve,
     Retry,
+    RetryPlan,
     RollBack,
     Say,
     SendEvent,
@@ -36,7 +37,7 @@ from celeriac_api.idempotency import CurrentOrder, Order, Reply
 from celeriac_api.models import answers
 from celeriac_api.pages import Cursor, Limit, cursor_after, cut, place_of
 from celeriac_api.requests import JsonRoute, json_response
-from celeriac_storage import inbox, reading, stages, submitting
+from celeriac_storage import inbox, plans, reading, stages, submitting
 from celeriac_storage.admitting import Wish
 from celeriac_storage.ownership import owner_of_run
 from celeriac_storage.resolving import NotDone, TookEffect
@@ -283,6 +284,31 @@ def fork_run(run_id: str, body: models.ForkRun, order: CurrentOrder) -> Response
     first_step = service_of(order.request).first_step
     return order.carry_out(
         Fork(RunId(run_id), body.at, order.caller.user_id, first_step),
+        _started,
+        lambda connection: require_run(connection, order.caller, order.action, RunId(run_id)),
+    )
+
+
+@router.get("/{run_id}/plan", responses=answers(200, models.PlanModel, "The plan"))
+def show_plan(request: Request, run_id: str, caller: CurrentCaller) -> Response:
+    """The plan that the run executes, with the state of each step, by layer."""
+    run = visible_run(request, run_id, "show_plan")
+    with service_of(request).tenant(caller.tenant_id).begin() as connection:
+        return json_response(plans.report(connection, run))
+
+
+@router.post(
+    "/{run_id}/plan/retry",
+    status_code=201,
+    responses=answers(201, models.StartedModel, "The run that does what is left, in Location"),
+)
+def retry_plan(run_id: str, order: CurrentOrder, body: models.RetryPlan | None = None) -> Response:
+    """Do what is left of the plan of a run that has ended, or of that plan as it was edited: starts
+    a run, which keeps what was completed and is still the same."""
+    first_step = service_of(order.request).first_step
+    plan = None if body is None else body.plan
+    return order.carry_out(
+        RetryPlan(RunId(run_id), order.caller.user_id, plan, first_step),
         _started,
         lambda connection: require_run(connection, order.caller, order.action, RunId(run_id)),
     )

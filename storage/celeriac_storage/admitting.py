@@ -1,5 +1,6 @@
 """The border: what a caller asks for becomes a run only if all of it can be used."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,7 +15,7 @@ from celeriac.prompt import prompt_body
 from celeriac.schemas import check_against_schema, strict_json
 from celeriac.states import RunKind
 from celeriac_storage import dispatch
-from celeriac_storage.starting import NewRun, OnBusy, known_agents, latest_definition
+from celeriac_storage.starting import NewPlan, NewRun, OnBusy, known_agents, latest_definition
 
 LONGEST_SPAN = timedelta(days=10 * 365)
 MAX_EVENT_NAME_CHARACTERS = 200
@@ -39,6 +40,7 @@ class Wish:
     deadline: datetime | timedelta | None = None  # a time, or how long from when it may begin
     start_key: str | None = None
     is_published: bool = False
+    made_steps: Collection[str] = ()  # of a plan: not looked at, since they are not made again
     traceparent: str | None = None
     by: UserId | None = None  # who says the input to a run that goes on, if not the user
 
@@ -56,6 +58,7 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
         limits = agent.limits.to_json()
         contract = None if agent.contract is None else agent.contract.to_json()
         value = agent.validate_input(wish.input)
+        is_plan = agent.runs_plans
     else:
         name = wish.agent
         definition = latest_definition(connection, name)
@@ -68,6 +71,9 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
         required = definition.get("contract")
         contract = required if isinstance(required, dict) else None
         value = _fitting(name, wish.input, definition.get("input_schema"))
+        is_plan = isinstance(means := definition.get("plan"), dict)
+        if isinstance(means, dict):
+            value = _checked_plan(value, means, wish.made_steps)
     _check_size(name, value)
     if wish.limits is not None:
         limits = wish.limits.to_json()
@@ -84,6 +90,7 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
         user_message=said,
         kind=kind,
         word=word(Agent.prompt(value)) if wish.on_busy == "say" else None,
+        plan=NewPlan(value) if is_plan else None,
         limits=limits,
         thread_id=wish.thread_id,
         user_id=wish.user_id,
@@ -200,6 +207,16 @@ def _fitting(name: str, value: object, schema: JsonValue) -> JsonValue:
     except InvalidInput as error:
         raise InvalidInput(f"the input of agent {name} cannot be used: {error}") from error
     return sent
+
+
+def _checked_plan(
+    value: JsonValue, means: dict[str, JsonValue], made: Collection[str]
+) -> JsonValue:
+    # Here, because only a plan needs them.
+    from celeriac.plan import Plan
+    from celeriac.plan.means import Means
+
+    return Means.from_json(means).check(Plan.from_json(value), made).to_json()
 
 
 def _check_size(name: str, value: JsonValue) -> None:

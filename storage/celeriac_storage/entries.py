@@ -38,7 +38,7 @@ def load(
     later, in the order of their numbers: as of one moment."""
     rows: Sequence[Any] = connection.exec_driver_sql(
         """
-        SELECT number, kind, name, arguments, told,
+        SELECT number, kind, name, arguments, label, told,
             CASE WHEN result_artifact IS NULL THEN result
                 ELSE convert_from(content, 'UTF8')::jsonb END,
             error
@@ -68,13 +68,14 @@ def _entry(
     kind: EntryKind,
     name: str,
     arguments: JsonValue,
+    label: str | None,
     told: int | None,
     result: JsonValue,
     error: dict[str, JsonValue] | None,
 ) -> Entry:
     if kind.is_answered_at_once:
-        return Entry(Asked(number, kind, name, arguments, result))
-    return Entry(Asked(number, kind, name, arguments), told, result, error)
+        return Entry(Asked(number, kind, name, arguments, result, label=label))
+    return Entry(Asked(number, kind, name, arguments, label=label), told, result, error)
 
 
 def load_groups(connection: Connection, claim: Claim) -> dict[int, int]:
@@ -188,6 +189,8 @@ def _row(claim: Claim, new: NewEntry) -> dict[str, JsonValue]:
         "wait_group": new.wait_group,
         "entry_id": entry_id(claim.generation, asked.number),
     }
+    if asked.label is not None:
+        row["label"] = asked.label
     if asked.arguments is not None:
         row["arguments"] = asked.arguments
     if asked.kind.is_answered_at_once:
@@ -214,8 +217,8 @@ _WRITE = """
 WITH asked AS MATERIALIZED (
     SELECT value, entry.*, value -> 'call' AS call, (value #>> '{call,waits}')::boolean AS waits
     FROM jsonb_array_elements(%(asked)s::jsonb) AS value, jsonb_to_record(value) AS entry (
-        number int, kind text, name text, fingerprint text, made_by text, wait_group int,
-        entry_id text, due_seconds float8, due_at timestamptz)
+        number int, kind text, name text, label text, fingerprint text, made_by text,
+        wait_group int, entry_id text, due_seconds float8, due_at timestamptz)
 ), timer AS (
     INSERT INTO celeriac.timers (run_id, timer_id, due_at)
     SELECT %(run_id)s, entry_id,
@@ -252,9 +255,9 @@ WITH asked AS MATERIALIZED (
         flags jsonb, arguments jsonb, state text, requirement jsonb, error jsonb)
     WHERE call IS NOT NULL
 ), log AS (
-    INSERT INTO celeriac.activities (run_id, generation, number, kind, name, arguments,
+    INSERT INTO celeriac.activities (run_id, generation, number, kind, name, label, arguments,
         fingerprint, step, made_by, wait_group, result, result_hash)
-    SELECT %(run_id)s, %(generation)s, number, kind, name, value -> 'arguments',
+    SELECT %(run_id)s, %(generation)s, number, kind, name, label, value -> 'arguments',
         decode(fingerprint, 'hex'), %(step)s, made_by, wait_group, value -> 'value',
         sha256(convert_to((value -> 'value')::text, 'UTF8'))
     FROM asked

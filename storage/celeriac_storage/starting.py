@@ -49,6 +49,15 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class NewPlan:
+    """What a run executes that is one of a plan."""
+
+    body: JsonValue
+    version: int = 1
+    continues: RunId | None = None  # the run whose completed steps it keeps
+
+
+@dataclass(frozen=True, slots=True)
 class NewRun:
     """What a run starts from, checked already."""
 
@@ -65,6 +74,7 @@ class NewRun:
     word: dict[str, JsonValue] | None = None  # the same as said during a run: for on_busy="say"
     kind: RunKind = RunKind.AGENT
     rolls_back: RunId | None = None  # the run that a rollback undoes
+    plan: NewPlan | None = None
     parent: Parent | None = None  # the thread is that of the parent, and it has no turn in it
     origin: Origin | None = None
     start_at: datetime | None = None  # it waits until then, and only then for its thread
@@ -126,8 +136,8 @@ def _insert(
     history_until = None
     if origin is not None:
         history_until = origin.history_until
-    elif parent is not None:
-        history_until = parent.history_until
+    elif parentparent, plan is not None:
+        history_until = parent.history_untilnew.parent, new.plan
     begins = Phase.WAITING_CODE if new.kind is RunKind.WORKFLOW else Phase.WAITING_MODEL
     created = connection.exec_driver_sql(
         """
@@ -164,6 +174,11 @@ def _insert(
             SELECT run_id, 0, 'user', %(message)s::jsonb,
                 sha256(convert_to(%(message)s::jsonb::text, 'UTF8'))
             FROM run WHERE %(message)s::jsonb IS NOT NULL
+        ), plan AS (
+            INSERT INTO celeriac.plans (run_id, version, body, hash, continues)
+            SELECT run_id, %(plan_version)s, %(plan)s::jsonb,
+                sha256(convert_to(%(plan)s::jsonb::text, 'UTF8')), %(continues)s::text
+            FROM run WHERE %(plan)s::text IS NOT NULL
         ), event AS (
             INSERT INTO celeriac.events (run_id, seq, type, data)
             SELECT run_id, 1, 'run.created', %(created)s::jsonb FROM run
@@ -206,6 +221,9 @@ def _insert(
             "deadline_seconds": new.deadline_seconds,
             "traceparent": new.traceparent,
             "message": None if new.user_message is None else dumps(new.user_message),
+            "plan": None if plan is None else dumps(plan.body),
+            "plan_version": None if plan is None else plan.version,
+            "continues": None if plan is None else plan.continues,
             "created": dumps(_created(new)),
             "paused": dumps({"phase": paused_for}),
         },

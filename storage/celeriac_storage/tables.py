@@ -522,6 +522,19 @@ activities = Table(
     Column("asked_at", _TIME, nullable=False),
     Column("ended_at", _TIME),
     Column("erased_at", _TIME),
+    Column("label", Text),
+)
+
+plans = Table(
+    "plans",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("body", JSONB),
+    Column("continues", Text),
+    Column("created_at", _TIME, nullable=False),
+    Column("erased_at", _TIME),
 )
 
 mailbox = Table(

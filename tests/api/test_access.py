@@ -65,6 +65,8 @@ ENDPOINTS = [  # in an order in which each finds the run as it needs it
     # Those who may are told that the run is in no such state.
     Endpoint("retry_run", "POST", "/v1/runs/{run}/retry", owner="409", operator="409"),
     Endpoint("fork_run", "POST", "/v1/runs/{run}/fork", {"at": 9}, owner="422", operator="422"),
+    Endpoint("show_plan", "GET", "/v1/runs/{run}/plan", owner="422", operator="422"),
+    Endpoint("retry_plan", "POST", "/v1/runs/{run}/plan/retry", owner="422", operator="422"),
     Endpoint("roll_back_run", "POST", "/v1/runs/{run}/rollback", owner="409", operator="409"),
     Endpoint("submit_results", "POST", "/v1/runs/{run}/results", RESULTS,
              owner="404: no such call", operator="404: no such call"),

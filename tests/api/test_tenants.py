@@ -69,6 +69,9 @@ WITH run AS (SELECT run_id FROM celeriac.runs LIMIT 1), log AS (
     INSERT INTO celeriac.activities (run_id, generation, number, kind, name, fingerprint, step,
         result, result_hash)
     SELECT run_id, 0, 0, 'value', 'random', sha256('random'), 0, '1', sha256('1') FROM run
+), plan AS (
+    INSERT INTO celeriac.plans (run_id, version, body, hash)
+    SELECT run_id, 1, '1', sha256('1') FROM run
 )
 INSERT INTO celeriac.mailbox (run_id, name, body, hash, sent_by)
 SELECT run_id, 'paid', '1', sha256('1'), 'shop' FROM run

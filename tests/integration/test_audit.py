@@ -689,6 +689,8 @@ def test_no_check_is_without_a_damage_that_it_sees() -> None:
         audit_checks.workflows.WAITING_WORKFLOWS,
         audit_checks.workflows.ENTRY_TIMERS,
         audit_checks.memories.VECTORS,
+        audit_checks.plans.KEPT,  # test_plans
+        audit_checks.plans.HASHES,
         audit_checks.waits.CHILDREN,  # test_children
         audit_checks.waits.CHILD_USE,
         audit_checks.waits.WAITING_PARENTS,

@@ -21,6 +21,7 @@ from celeriac.cli import (
     flower,
     health,
     memories,
+    plans,
     principals,
     processes,
     prune,
@@ -147,6 +148,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(schedules.schedules, name="schedules")
+app.add_typer(plans.plan, name="plan")
 app.add_typer(tokens.token, name="token")
 app.add_typer(memories.memories, name="memories")
 app.add_typer(budgets.budgets, name="budgets")

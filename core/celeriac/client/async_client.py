@@ -10,6 +10,7 @@ from celeriac.client import (
     budgeting,
     call,
     forgetting,
+    executing,
     proposal,
     remembering,
     run,
@@ -78,6 +79,10 @@ class AsyncClient:
 
     threads = AskedAsync(thread.list_threads)
     thread = AskedAsync(thread.get_thread)
+
+    start_plan = AskedAsync(executing.start_plan)
+    plan = AskedAsync(executing.get_plan)
+    retry_plan = AskedAsync(executing.retry_plan)
 
     requested_calls = AskedAsync(call.requested_calls)
     submit = AskedAsync(call.submit)

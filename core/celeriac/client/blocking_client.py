@@ -9,6 +9,7 @@ from celeriac.client import (
     budgeting,
     call,
     forgetting,
+    executing,
     proposal,
     remembering,
     run,
@@ -113,6 +114,10 @@ class Client:
 
     threads = Asked(thread.list_threads)
     thread = Asked(thread.get_thread)
+
+    start_plan = Asked(executing.start_plan)
+    plan = Asked(executing.get_plan)
+    retry_plan = Asked(executing.retry_plan)
 
     requested_calls = Asked(call.requested_calls)
     submit = Asked(call.submit)

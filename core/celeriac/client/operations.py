@@ -54,6 +54,8 @@ from celeriac_storage.submitting import Results
 from celeriac_storage.tenancy import Transactions
 
 if TYPE_CHECKING:
+    from celeriac.codec import JsonValue
+    from celeriac_storage import plan_retries
     from celeriac_storage.admitting import Wish
 
 Answer = TypeVar("Answer")
@@ -238,6 +240,36 @@ def _publish(
         return
     if forked.started.status is RunStatus.QUEUED:
         first_step.publish(forked.run_id, forked.queue, transactions)
+
+
+@dataclass(slots=True)
+class RetryPlan(Operation[Started]):
+    """Start the run that does what is left of a plan. `first_step` as with `Start`."""
+
+    run_id: RunId
+    by: UserId
+    plan: "JsonValue" = None  # None: as it was
+    first_step: FirstStep | None = None
+    retry_id: RunId = field(default_factory=new_run_id)
+    _retried: "plan_retries.Retried | None" = field(default=None, init=False)
+
+    def act(self, connection: Connection) -> Started:
+        from celeriac_storage import plan_retries
+
+        is_published = self.first_step is not None
+        self._retried = retried = plan_retries.retry(
+            connection,
+            plan_retries.Wish(self.run_id, self.by, self.retry_id, self.plan, is_published),
+        )
+        started = retried.started
+        return Started(retried.run_id, retried.thread_id, started.status, started.phase)
+
+    def finish(self, transactions: Transactions) -> None:
+        retried = self._retried
+        assert retried is not None, "it has acted"
+        is_due = retried.is_new and retried.started.status is RunStatus.QUEUED
+        if self.first_step is not None and is_due:
+            self.first_step.publish(retried.run_id, retried.queue, transactions)
 
 
 @dataclass(frozen=True, slots=True)

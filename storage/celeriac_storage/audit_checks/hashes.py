@@ -100,6 +100,7 @@ ERASED = Check(
         WHERE input IS NOT NULL OR result IS NOT NULL
         UNION ALL SELECT run_id, 'messages' FROM celeriac.messages WHERE body IS NOT NULL
         UNION ALL SELECT run_id, 'inbox' FROM celeriac.inbox WHERE body IS NOT NULL
+        UNION ALL SELECT run_id, 'plans' FROM celeriac.plans WHERE body IS NOT NULL
         UNION ALL SELECT run_id, 'effects' FROM celeriac.effects
             WHERE arguments IS NOT NULL OR result IS NOT NULL OR result_artifact IS NOT NULL
         UNION ALL SELECT run_id, 'effect_attempts' FROM celeriac.effect_attempts
