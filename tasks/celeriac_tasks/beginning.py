@@ -21,7 +21,7 @@ from celeriac_storage.claims import Claim
 from celeriac_storage.dispatch import Due
 from celeriac_storage.entries import FIRST_CALL, NewEntry, entry_id
 from celeriac_storage.starting import NewRun, Parent
-from celeriac_tasks import approving, planning
+from celeriac_tasks import answering, approving, planning
 from celeriac_tasks.decision_tool import decision_tool
 from celeriac_tasks.delegating import use_of
 from celeriac_tasks.loaded_agent import LoadedAgent
@@ -133,12 +133,14 @@ def _run(
     if asked.kind is EntryKind.MODEL:
         assert isinstance(asked.arguments, dict)
         question: dict[str, JsonValue] = {**asked.arguments}
+        if isinstance(asked.terms, dict) and asked.terms.get("schema") is not None:
+            question["schema"] = asked.terms["schema"]
         return NewRun(
             run_id=run_id,
             kind=RunKind.AGENT,
             agent=claim.agent,
             input=question,
-            user_message=dump_message(user_message(str(question["prompt"]))),
+            user_message=dump_message(user_message(answering.prompt_of(question))),
             limits=loaded.agent.limits.capped(left).to_json(),
             thread_id=claim.thread_id,
             user_id=claim.user_id,

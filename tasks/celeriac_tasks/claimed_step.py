@@ -9,12 +9,14 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
+from celeriac.codec import JsonValue
 from celeriac.errors import Fenced
 from celeriac.selection import ContextTooLong
 from celeriac.sleeping import wait_of
 from celeriac.states import EffectKind, EffectState, Phase, StepKind
 from celeriac.testpoints import reach
-from celeriac_storage import effects, rollbacks, timers
+from celeriac.workflows.definition import Workflow
+from celeriac_storage import effects, history, rollbacks, timers
 from celeriac_storage.claims import Claim, RequestsChanged
 from celeriac_storage.consuming import ApprovalLost
 from celeriac_storage.dispatch import Due
@@ -22,6 +24,7 @@ from celeriac_storage.effects import Effect
 from celeriac_storage.step_record import Committed, Next, StepRecord
 from celeriac_storage.steps import commit
 from celeriac_tasks import (
+    answering,
     approving,
     contracting,
     delegating,
@@ -149,7 +152,14 @@ class ClaimedStep:
             reach("think.after_recall", claim.step)
         if (refused := self._allotment.reserve_question(claim, question.tokens)) is not None:
             return self._commit(Transition(refused))
-        return self._commit(think(loaded, claim, question, worker.hearing, worker.text_streams))
+        left = think(loaded, claim, question, worker.hearing, worker.text_streams)
+        if isinstance(loaded.agent, Workflow):
+            left = answering.read(claim, self._input(), left)
+        return self._commit(left)
+
+    def _input(self) -> JsonValue:
+        with self._worker.active, self._worker.database.connect() as connection:
+            return history.load_input(connection, self._claim.run_id)
 
     def _load(self) -> Sequence[Effect]:
         """Read what this process does not have: for a think step new messages, for an act step the

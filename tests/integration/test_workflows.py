@@ -1,19 +1,21 @@
 """Workflows on a worker in the test's own process, step by step."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
+from pydantic_ai.messages import ModelMessage
 
 from celeriac import Agent, Approval, Limits, ToolError, WorkflowContext, tool, workflow
 from celeriac.errors import ActivityFailed, Conflict, NotAllowed
-from celeriac.ids import DEFAULT_TENANT, RunId, UserId
-from celeriac.scripted import ScriptedModel, say
+from celeriac.ids import DEFAULT_TENANT, RunId, ThreadId, UserId
+from celeriac.scripted import ScriptedModel, Turn, say
 from celeriac.states import Phase, RunStatus
-from celeriac_storage import deadlines, mailbox, principals, timers
+from celeriac_storage import deadlines, erasing, mailbox, principals, pruning, timers
 from celeriac_storage.audit import audit
 from celeriac_storage.audit_checks import workflows as workflow_checks
 from celeriac_tasks.live_flow import FlowCache
@@ -123,6 +125,24 @@ async def generations(ctx: WorkflowContext, left: int) -> str:
     return "the last one"
 
 
+class Guess(BaseModel):
+    word: str
+    chance: float
+
+
+def guesses(messages: Sequence[ModelMessage]) -> Turn:
+    """First words, then JSON, as the model is asked back."""
+    if "cannot be used" not in str(messages[-1]):
+        return say("perhaps a cat")
+    return say('```json\n{"word": "cat", "chance": 0.5}\n```')
+
+
+@workflow(model=ScriptedModel(guesses))
+async def guessing(ctx: WorkflowContext) -> list[Any]:
+    guess = await ctx.model("What is it?", output=Guess, instructions="Be brief.")
+    return [guess.word, guess.chance]
+
+
 CHANGED: list[str] = []
 DURING: list[Callable[[], None]] = []
 
@@ -164,6 +184,13 @@ async def everything(ctx: WorkflowContext, number: int) -> dict[str, Any]:
     return {"last": last, "is_later": ctx.now() >= at}
 
 
+@workflow(tools=[ship])
+async def telling(ctx: WorkflowContext, secret: str) -> str:
+    shipped: str = await ctx.activity(ship, sku=secret)
+    await ctx.wait_event("paid")
+    return shipped
+
+
 @workflow(tools=[double])
 async def audited(ctx: WorkflowContext) -> str:
     await ctx.activity(double, number=1)
@@ -174,7 +201,7 @@ async def audited(ctx: WorkflowContext) -> str:
 
 WORKFLOWS: list[Agent] = [
     two_steps, fan, careful, paying, deciding, sleepy, listening, impatient, manager, writer,
-    generations, changing, hasty, racing, everything, audited,
+    generations, changing, hasty, racing, everything, audited, guessing, telling,
 ]  # fmt: skip
 
 
@@ -338,7 +365,38 @@ def test_a_workflow_starts_agents_and_workflows_and_asks_its_model(family: Famil
         ["a poem", "sku-2 is shipped", "an answer"],
     )
     children = sorted(child.agent for child in family.run(run_id).children)
-    assert children == ["manager", "two_steps", "writer"]  # its activities are its log
+    assert children == ["manager", "two_steps", "writer"]"writer",
+    ]  # its activities are its log
+
+
+def test_a_workflow_is_erased_and_pruned_with_all_that_it_asked_for(family: Family) -> None:
+    run_id = family.start("telling", "ZANZIBAR", thread_id="t1")
+    family.go_on()
+    tell(family, run_id, "ZANZIBAR")
+    family.go_on()
+    assert ended(family, run_id) == (RunStatus.COMPLETED, "ZANZIBAR is shipped")
+
+    scope = erasing.Scope(DEFAULT_TENANT, thread_id=ThreadId("t1"))
+    erasing.erase(family.database, scope, UserId("root"))
+
+    for table in ("runs", "effects", "activities", "mailbox", "events"):
+        assert not family.rows(
+            f"SELECT 1 FROM celeriac.{table} AS row WHERE row::text LIKE '%%ZANZIBAR%%'"
+        )
+    assert family.violations() == []
+    pruning.prune(family.database, pruning.Policy(older_than_days=0))
+    assert family.rows("SELECT count(*) FROM celeriac.activities") == [(0,)]
+    assert family.rows("SELECT count(*) FROM celeriac.runs WHERE pruned_at IS NULL") == [(0,)]
+
+
+def test_an_answer_has_the_type_that_the_code_asks_for(family: Family) -> None:
+    run_id = family.start("guessing", None)
+
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, ["cat", 0.5])
+    (question,) = family.children(run_id)
+    assert family.events(question).count("model.questioned") == 1
 
 
 def test_a_workflow_begins_again_as_new(family: Family) -> None:

@@ -97,12 +97,15 @@ ERASED = Check(
     SELECT run_id, format('%%s rows in %%s', count(*), source) AS detail
     FROM (
         SELECT run_id, 'runs' AS source FROM celeriac.runs
-        WHERE input IS NOT NULL OR result IS NOT NULL
+        WHERE input IS NOT NULL OR result IS NOT NULL OR generation_input IS NOT NULL
         UNION ALL SELECT run_id, 'messages' FROM celeriac.messages WHERE body IS NOT NULL
         UNION ALL SELECT run_id, 'inbox' FROM celeriac.inbox WHERE body IS NOT NULL
         UNION ALL SELECT run_id, 'plans' FROM celeriac.plans WHERE body IS NOT NULL
         UNION ALL SELECT run_id, 'effects' FROM celeriac.effects
             WHERE arguments IS NOT NULL OR result IS NOT NULL OR result_artifact IS NOT NULL
+        UNION ALL SELECT run_id, 'activities' FROM celeriac.activities
+            WHERE arguments IS NOT NULL OR result IS NOT NULL OR result_artifact IS NOT NULL
+        UNION ALL SELECT run_id, 'mailbox' FROM celeriac.mailbox WHERE body IS NOT NULL
         UNION ALL SELECT run_id, 'effect_attempts' FROM celeriac.effect_attempts
             WHERE evidence - '{by,is_over,verified,is_retried}'::text[] <> '{}'
         UNION ALL SELECT run_id, 'model_calls' FROM celeriac.model_calls WHERE selection IS NOT NULL
@@ -120,6 +123,7 @@ ERASED = Check(
         UNION ALL SELECT run_id, 'messages' FROM celeriac.messages
         UNION ALL SELECT run_id, 'effect_attempts' FROM celeriac.effect_attempts
         UNION ALL SELECT run_id, 'model_calls' FROM celeriac.model_calls
+        UNION ALL SELECT run_id, 'activities' FROM celeriac.activities
     ) AS row_of JOIN celeriac.runs AS run USING (run_id)
     WHERE run.pruned_at IS NOT NULL
     GROUP BY run_id, source
