@@ -28,6 +28,10 @@ class LiveFlow:
         self._groups: dict[int, int] = {}  # of entries that have not ended, as the rows say
         self._events: set[int] = set()  # entries that wait for an event
 
+    def __del__(self) -> None:
+        if self._flow is not None:
+            self._flow.close()
+
     @property
     def known_entries(self) -> int:
         return self._known_entries
@@ -113,7 +117,9 @@ class FlowCache:
         return flow
 
     def put(self, run_id: RunId, flow: LiveFlow) -> None:
+        oldest: tuple[RunId, LiveFlow] | None = None  # let go outside of the lock
         with self._lock:
             self._flows[run_id] = flow
             if len(self._flows) > self._capacity:
-                self._flows.popitem(last=False)
+                oldest = self._flows.popitem(last=False)
+        del oldest

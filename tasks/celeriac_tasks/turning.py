@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from celeriac.codec import JsonValue
-from celeriac.errors import StaleFlow
+from celeriac.errors import InvalidAgent, StaleFlow
 from celeriac.states import Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
 from celeriac.workflows.definition import Workflow
@@ -41,7 +41,11 @@ class TurnStep:
     """The turn of a claimed workflow."""
 
     def __init__(self, worker: WorkerProcess, loaded: LoadedAgent, claim: Claim) -> None:
-        assert isinstance(loaded.agent, Workflow)
+        if not isinstance(loaded.agent, Workflow):
+            raise InvalidAgent(
+                f"{claim.agent} was a workflow when the run began, and is none in this worker's "
+                f"code: deploy code in which it is, then `celeriac retry {claim.run_id}`"
+            )
         self._worker = worker
         self._loaded = loaded
         self._workflow = loaded.agent

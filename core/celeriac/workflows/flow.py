@@ -97,6 +97,14 @@ class Flow:
         """The last turn is in the log now."""
         self._unconfirmed.clear()
 
+    def close(self) -> None:
+        """Let go of the code, which goes on elsewhere, if at all. Its `finally` is run, and can ask
+        for nothing; else that would happen whenever the garbage is collected."""
+        self._end = self._end or End(EndKind.FAILED)
+        if self._main is not None:
+            with guarded():
+                self.drop(self._main)
+
     # ------------------------------------------------------------------ what the context asks for
 
     def ask(
