@@ -28,6 +28,8 @@ from celeriac_storage.starting import NewRun, Started
 _ENDLESS = Limits(steps=10**9, tool_calls=10**9, tokens=10**12, wall_seconds=1e12)
 """Half of a rollback would be worse than a long one; it asks no model, and ends by itself."""
 
+MOST_NAMED = 10  # runs, in one message
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -108,6 +110,11 @@ def request(connection: Connection, wish: Wish) -> tuple[Started, str]:
             if kept
             else "no call there has taken effect, or what has is undone"
         )
+        if made := _activities(connection, wish.run_id):
+            why = (
+                "each activity of a workflow is a run of its own; roll those back, the latest "
+                f"first: {', '.join(made)}"
+            )
         raise Conflict(
             f"nothing is left to undo in run {wish.run_id} from step {wish.from_step} on: {why}"
         )
@@ -226,6 +233,25 @@ def outcomes(connection: Connection, run_id: RunId) -> list[Outcome]:
         Outcome(row[0], row[1], Rollback(row[2]), EffectState(row[3]), row[4], row[5])
         for row in rows
     ]
+
+
+def _activities(connection: Connection, run_id: RunId) -> list[RunId]:
+    """The latest runs of a workflow's activities that did something which is not undone."""
+    rows = connection.exec_driver_sql(
+        """
+        SELECT run_id FROM celeriac.runs AS activity JOIN celeriac.effects AS effect USING (run_id)
+        WHERE activity.parent_run_id = %s AND activity.kind = 'activity' AND effect.kind <> 'none'
+            AND state IN ('committed', 'known_bad', 'in_flight', 'unknown')
+            AND NOT EXISTS (
+                SELECT FROM celeriac.effects AS undo
+                WHERE (undo.rolls_back_run, undo.rolls_back) = (effect.run_id, effect.call_id)
+                    AND undo.rolls_back_stands
+            )
+        ORDER BY settled_at DESC LIMIT %s
+        """,
+        (run_id, MOST_NAMED),
+    )
+    return [RunId(row[0]) for row in rows]
 
 
 def _irreversible_tools(connection: Connection, agent: str) -> dict[str, bool]:

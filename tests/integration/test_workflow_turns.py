@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 
-from celeriac import Agent, Limits, ToolContext, WorkflowContext, tool, workflow
-from celeriac.errors import ActivityFailed
+from celeriac import Agent, Compensate, Limits, ToolContext, WorkflowContext, tool, workflow
+from celeriac.errors import ActivityFailed, Conflict
 from celeriac.ids import RunId, UserId
 from celeriac.scripted import ScriptedModel, say
 from celeriac.states import Phase, RunStatus
 from celeriac_storage import children, mailbox, timers
+from celeriac_storage.claims import STRIKES_BEFORE_ATTENTION
 from celeriac_tasks.step import take_step
 from tests.family import Family
 from tests.worker_in_process import Worker
+
+SENT: list[int] = []
 
 
 @tool(effect="none")
@@ -34,6 +37,18 @@ def ship(sku: str) -> str:
 def given(ctx: ToolContext) -> Any:
     """What the run was given."""
     return ctx.input
+
+
+def call_back(_: ToolContext, number: int) -> None:
+    """Undo `send`."""
+    SENT.remove(number)
+
+
+@tool(effect="external", rollback=Compensate(call_back))
+def send(number: int) -> int:
+    """Send something that can be called back."""
+    SENT.append(number)
+    return number
 
 
 writer = Agent("writer", ScriptedModel([say("a poem")]))
@@ -63,7 +78,7 @@ async def telling(ctx: WorkflowContext, left: int) -> Any:
 @workflow(agents=[writer])
 async def greedy(ctx: WorkflowContext, left: int) -> None:
     _ = ctx.child(writer, "one")
-    _ = ctx.child(writer, "two")
+    _ = "one"), ctx.child(writer, "two")
     ctx.continue_as_new(left - 1)
 
 
@@ -89,8 +104,13 @@ async def fan(ctx: WorkflowContext, count: int) -> int:
     return sum(await ctx.gather(*[ctx.activity(double, number=n) for n in range(count)]))
 
 
+@workflow(tools=[send])
+async def sending(ctx: WorkflowContext) -> int:
+    return await ctx.activity(send, number=await ctx.activity(send, number=1) + 1)
+
+
 WORKFLOWS: list[Agent] = [
-    returning, own_id, telling, greedy, leaving, writer, shipping, fan,
+    returning, own_id, telling, greedy, leaving, writer, shipping, fan, sending,
 ]  # fmt: skip
 
 
@@ -215,3 +235,44 @@ def test_the_code_is_told_that_nobody_knows_what_came_of_a_cancelled_call(family
 
     told = "the call of ship was cancelled, and nobody knows whether it has taken effect"
     assert ended(family, run_id) == (RunStatus.COMPLETED, told)
+
+
+def test_who_rolls_a_workflow_back_is_told_which_runs_to_roll_back(family: Family) -> None:
+    SENT.clear()
+    run_id = family.start("sending", None)
+    family.go_on()
+    made = family.rows(
+        "SELECT run_id FROM celeriac.runs WHERE parent_run_id = %s ORDER BY finished_at DESC",
+        run_id,
+    )
+
+    for (activity,) in made:
+        with pytest.raises(Conflict, match=f"the latest first: {activity}"):
+            family.client.rollback(run_id, by="bob")
+        family.client.rollback(activity, by="bob")
+        family.go_on()
+
+    assert SENT == []
+    with pytest.raises(Conflict, match="what has is undone"):
+        family.client.rollback(run_id, by="bob")
+
+
+def test_code_in_which_a_workflow_is_an_agent_is_named(
+    family: Family, database_url: str, broker_url: str
+) -> None:
+    run_id = family.start("own_id", None)
+    deployed = Worker(database_url, broker_url, [Agent("own_id", ScriptedModel([say("hello")]))])
+    deployed.process.start()
+    try:
+        for _ in range(STRIKES_BEFORE_ATTENTION):
+            take_step(deployed.process, run_id, 0)
+    finally:
+        deployed.process.stop()
+    error = family.run(run_id).error
+    assert isinstance(error, dict)
+    assert "own_id was a workflow when the run began" in str(error["message"])
+
+    family.client.retry(run_id)
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, run_id)
