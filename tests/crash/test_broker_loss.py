@@ -127,6 +127,31 @@ def test_a_redis_that_comes_back_with_an_older_snapshot_loses_no_run(
     assert_all_done_once(own_stack, expected | {run_id: ["one", "three"] for run_id in late})
 
 
+def test_workers_that_slept_through_a_restart_of_redis_take_steps_again(
+    own_stack: Stack, own_redis: RedisServer
+) -> None:
+    own_stack.start_scheduler(lease_seconds=60)
+    workers = own_stack.start_workers(2, slots=SLOTS, lease_seconds=60)
+    own_stack.completed(own_stack.start("counter"))
+
+    for worker in workers:
+        worker.freeze()
+    own_redis.kill()
+    own_redis.start()
+    run_id = own_stack.start("counter")
+    eventually(
+        lambda: own_stack.query(
+            "SELECT FROM celeriac.runs WHERE run_id = %s AND published_at IS NOT NULL", run_id
+        ),
+        what="the run published",
+    )
+    for worker in workers:
+        worker.thaw()
+
+    assert own_stack.completed(run_id).deaths == 0
+    assert all(worker.is_running for worker in workers), "and not because they were started anew"
+
+
 def test_a_broker_that_is_away_for_three_seconds_delays_runs_and_loses_none(
     own_stack: Stack, own_redis: RedisServer
 ) -> None:
