@@ -19,13 +19,14 @@ from celeriac.states import Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
 from celeriac.workflows.definition import Workflow
 from celeriac.workflows.entry import End, EndKind, Turn
-from celeriac_storage import entries, mailbox, requests
+from celeriac_storage import budgets, entries, mailbox, requests
 from celeriac_storage.claims import Claim, RequestsChanged
 from celeriac_storage.dispatch import Due
 from celeriac_storage.entries import NewEntry
 from celeriac_storage.step_record import Committed, Event, Next, StepRecord
 from celeriac_storage.steps import commit
 from celeriac_tasks import beginning
+from celeriac_tasks.allotment import Allotment
 from celeriac_tasks.committing import patiently
 from celeriac_tasks.heeding import ended_before_it_begins
 from celeriac_tasks.live_flow import LiveFlow
@@ -50,6 +51,7 @@ class TurnStep:
         self._loaded = loaded
         self._workflow = loaded.agent
         self._claim = claim
+        self._allotment = Allotment(worker, loaded)
         self.due: Sequence[Due] = ()  # steps of other runs, to be published after the commit
 
     def take(self) -> Committed:
@@ -61,6 +63,8 @@ class TurnStep:
             try:
                 if (ended := ended_before_it_begins(self._claim)) is not None:
                     return self._commit(LiveFlow(self._claim.generation), Turn(), ended)
+                if (refused := self._allotment.reserve_calls(self._claim, ())) is not None:
+                    return self._commit(LiveFlow(self._claim.generation), Turn(), refused)
                 try:
                     turn = self._go_on(flow)
                 except StaleFlow:
@@ -125,9 +129,10 @@ class TurnStep:
         self, flow: LiveFlow, turn: Turn, record: StepRecord, new: list[NewEntry]
     ) -> Committed:
         claim = self._claim
+        record = self._allotment.charge(claim, record, ())
         with self._worker.active, self._worker.database.begin() as connection:
             reach("step.before_commit", claim.step)
-            done = commit(connection, claim, record)
+            done = commit(connection, claim, replace(record, budget_use=None))
             due: list[Due] = []
             if record.advances:
                 due += beginning.start_runs(connection, self._loaded, claim, new)
@@ -140,6 +145,8 @@ class TurnStep:
                 entries.continue_as_new(connection, claim, turn.end.value)
             if done.status.is_terminal or _continues(turn.end):
                 requests.cancel_children(connection, claim.run_id)
+            if record.budget_use is not None:  # last: the rest locks other runs
+                budgets.settle(connection, claim, record.budget_use)
             reach("turn.before_commit", claim.step)
         self.due = due
         reach("step.after_commit", claim.step)

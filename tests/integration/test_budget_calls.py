@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celeriac import Agent, ToolContext, tool
+from celeriac import Agent, ToolContext, WorkflowContext, tool, workflow
 from celeriac.client import Client, Failed
 from celeriac.ids import DEFAULT_TENANT, CallId
 from celeriac.recovery import NotDone
@@ -203,6 +203,39 @@ def test_a_said_word_takes_a_step_that_a_budget_may_refuse(noting: Talk, client:
 
     assert noting.stands == ("paused", "waiting_budget")
     assert (noting.row.step, noting.row.words_waiting) == (0, 1)
+
+
+def test_the_turns_of_a_workflow_are_steps_and_its_activities_calls(
+    database: Database, broker_url: str, client: Client
+) -> None:
+    @tool(effect="none")
+    def look(what: str) -> str:
+        """Look."""
+        return f"{what} is fine"
+
+    @workflow(tools=[look])
+    async def looking(ctx: WorkflowContext) -> str:
+        return await ctx.activity(look, what="it")
+
+    family = Family(database.url, broker_url, [looking])
+    allow(client, "steps", 0)
+    allow(client, "tool_calls")
+    run_id = family.start("looking", None)
+
+    family.go_on()
+
+    assert family.run(run_id).phase == "waiting_budget"
+    client.top_up_budget("tenant", DEFAULT_TENANT, "steps", 100)
+    with database.connect() as connection:
+        assert [due.run_id for due in budgets.wake_for_room(connection)] == [run_id]
+    family.go_on()
+
+    assert family.run(run_id).result == "it is fine"
+    assert used(client, "tool_calls") == (1, 0)
+    ((steps,),) = family.rows("SELECT sum(step) FROM celeriac.runs")
+    assert used(client, "steps") == (steps, 0)
+    assert family.violations() == []
+    family.close()
 
 
 def test_a_pruned_run_still_says_what_it_used(
