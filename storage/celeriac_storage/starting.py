@@ -132,12 +132,12 @@ def start_child(connection: Connection, new: NewRun) -> Started:
 def _insert(
     connection: Connection, new: NewRun, position: int | None, paused_for: Phase | None
 ) -> Started:
-    parent, origin = new.parent, new.origin
+    parent, origin, plan = new.parent, new.origin, new.plan
     history_until = None
     if origin is not None:
         history_until = origin.history_until
-    elif parentparent, plan is not None:
-        history_until = parent.history_untilnew.parent, new.plan
+    elif parent is not None:
+        history_until = parent.history_until
     begins = Phase.WAITING_CODE if new.kind is RunKind.WORKFLOW else Phase.WAITING_MODEL
     created = connection.exec_driver_sql(
         """

@@ -77,8 +77,7 @@ async def telling(ctx: WorkflowContext, left: int) -> Any:
 
 @workflow(agents=[writer])
 async def greedy(ctx: WorkflowContext, left: int) -> None:
-    _ = ctx.child(writer, "one")
-    _ = "one"), ctx.child(writer, "two")
+    _ = ctx.child(writer, "one"), ctx.child(writer, "two")
     ctx.continue_as_new(left - 1)
 
 

@@ -365,8 +365,7 @@ def test_a_workflow_starts_agents_and_workflows_and_asks_its_model(family: Famil
         ["a poem", "sku-2 is shipped", "an answer"],
     )
     children = sorted(child.agent for child in family.run(run_id).children)
-    assert children == ["manager", "two_steps", "writer"]"writer",
-    ]  # its activities are its log
+    assert children == ["manager", "two_steps", "writer"]  # its activities are its log
 
 
 def test_a_workflow_is_erased_and_pruned_with_all_that_it_asked_for(family: Family) -> None:

@@ -3,7 +3,7 @@
 from celeriac_storage.migrations.sql import execute
 
 revision = "0022"
-down_revision = "0020"
+down_revision = "0021"
 
 
 def upgrade() -> None:
