@@ -131,6 +131,15 @@ def say(run_id: str, form: PostedForm) -> Response:
     return _back(run_id)
 
 
+@router.post("/{run_id}/events", name="send_event")
+def send_event(run_id: str, form: PostedForm) -> Response:
+    body = body_of(
+        models.SentEvent, name=form.text("name"), data=json_value(form.text("data"), "what to tell")
+    )
+    api.send_event(run_id, body, form.order(body))
+    return _back(run_id)
+
+
 @router.post("/{run_id}/rollback", name="roll_back_run")
 def roll_back(run_id: str, form: PostedForm) -> Response:
     """Leads to the run that undoes this one."""
