@@ -42,7 +42,6 @@ from celeriac_storage.admitting import Wish
 from celeriac_storage.ownership import owner_of_run
 from celeriac_storage.resolving import NotDone, TookEffect
 from celeriac_storage.submitting import Failed, Result
-from celeriac_tasks.replaying import replay
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"], route_class=JsonRoute)
 
@@ -199,6 +198,9 @@ def replay_run(
 ) -> Response:
     """What the run's model was sent at each step, or at one, and what it answered, made of what is
     stored. Nothing is asked of a model or a tool."""
+    # Here: it reads messages as pydantic-ai does, whose import the API's start need not wait for.
+    from celeriac_tasks.replaying import replay
+
     run = visible_run(request, run_id, "replay_run")
     service = service_of(request)
     with service.tenant(caller.tenant_id).begin() as connection:

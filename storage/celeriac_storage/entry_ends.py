@@ -55,7 +55,7 @@ def end_entry(
             "made_by": outcome.made_by,
             "result": None if is_failed or outcome.made_by else dumps(outcome.result),
             "error": None if outcome.error is None else dumps(outcome.error),
-            "event": f"activity.{'failed' if is_failed else 'completed'}",
+            "event": "activity.failed" if is_failed else "activity.completed",
         },
     )
     if row is None:

@@ -359,9 +359,10 @@ def test_the_first_message_is_the_text_itself_or_canonical_json(value: Any, prom
 def test_the_package_exports_what_is_documented() -> None:
     assert celeriac.__all__ == [
         "ActivityFailed", "Agent", "Approval", "AsyncClient", "Client", "Compensate",
-        "ContextPolicy", "Contract", "InBand", "Limits", "MemoryCandidate", "MemoryPolicy", "Price",
-        "Rule", "ToolContext", "ToolError", "When", "Workflow", "WorkflowContext", "external_tool",
-        "sleep", "tool", "tool_from_task", "wake_at", "workflow",
+        "ContextPolicy", "Contract", "InBand", "Limits", "MemoryCandidate", "MemoryPolicy", "Plan",
+        "PlanRunner", "PlanStep", "Price", "Rule", "ToolContext", "ToolError", "When", "Workflow",
+        "WorkflowContext", "external_tool", "result_of", "sleep", "tool", "tool_from_task",
+        "wake_at", "workflow",
     ]  # fmt: skip
     assert celeriac.Agent is Agent
     assert celeriac.tool is tool
