@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from celeriac.codec import JsonValue, dumps
 from celeriac.ids import CallId, RunId
 from celeriac.states import Phase, RunStatus
-from celeriac_storage import pauses
+from celeriac_storage import news, pauses
 from celeriac_storage.database import fetch_row
 from celeriac_storage.dispatch import Due
 
@@ -60,6 +60,7 @@ def end_entry(
     )
     if row is None:
         return None
+    news.add(connection, workflow)
     status, phase, wait_group, _ = row
     if (status, phase) != (RunStatus.PAUSED, Phase.WAITING_ACTIVITY) or wait_group is None:
         return None
