@@ -111,6 +111,12 @@ def has_failed(connection: Connection, run_id: RunId) -> bool:
     return bool(connection.exec_driver_sql(query, (run_id,)).scalar())
 
 
+def has_plan(connection: Connection, run_id: RunId) -> bool:
+    """Whether the run executes a plan, which goes on in a way of its own (`plan_retries`)."""
+    query = "SELECT FROM celeriac.plans WHERE run_id = %s"
+    return connection.exec_driver_sql(query, (run_id,)).fetchone() is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Carried:
     """The calls that a fork finds asked for, and its model not told of, when it begins."""

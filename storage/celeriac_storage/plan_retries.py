@@ -14,13 +14,14 @@ from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import Conflict
-from celeriac.ids import RunId, ThreadId, UserId
+from celeriac.ids import RunId, UserId
 from celeriac.limits import Limits
 from celeriac.plan import Plan
 from celeriac.plan.log import first_lines, kept_name
 from celeriac.plan.progress import kept
 from celeriac.states import Phase, RunStatus
 from celeriac_storage import admitting, audit_trail, plans, starting
+from celeriac_storage.forks import Forked
 from celeriac_storage.requests import unknown_run
 from celeriac_storage.starting import NewPlan, Started
 
@@ -36,18 +37,7 @@ class Wish:
     is_published: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Retried:
-    """The run that does what is left."""
-
-    run_id: RunId
-    thread_id: ThreadId
-    queue: str
-    started: Started
-    is_new: bool  # else it was started before
-
-
-def retry(connection: Connection, wish: Wish) -> Retried:
+def retry(connection: Connection, wish: Wish) -> Forked:
     """Start the run that does what is left. Needs a transaction, to be rolled back after an error.
 
     A step's result stands if the step was completed and not taken back, and if it and all that it
@@ -86,7 +76,7 @@ def retry(connection: Connection, wish: Wish) -> Retried:
         connection, run.tenant_id, wish.by, "run.retry", wish.run_id,
         run_id=wish.run_id, retried_as=wish.retry_id, is_edited=is_edited, kept=len(stands),
     )  # fmt: skip
-    return Retried(wish.retry_id, run.thread_id, admitted.queue, started, is_new=True)
+    return Forked(wish.retry_id, run.thread_id, admitted.queue, started, is_new=True)
 
 
 def _lock(connection: Connection, run_id: RunId) -> Any:
@@ -105,7 +95,7 @@ def _lock(connection: Connection, run_id: RunId) -> Any:
     return row
 
 
-def _before(connection: Connection, run_id: RunId, plan: JsonValue) -> Retried:
+def _before(connection: Connection, run_id: RunId, plan: JsonValue) -> Forked:
     row: Any = connection.exec_driver_sql(
         "SELECT thread_id, queue, status, phase, body FROM celeriac.runs"
         " JOIN celeriac.plans USING (run_id) WHERE run_id = %s",
@@ -118,7 +108,7 @@ def _before(connection: Connection, run_id: RunId, plan: JsonValue) -> Retried:
         )
     phase = None if row.phase is None else Phase(row.phase)
     started = Started(RunStatus(row.status), phase)
-    return Retried(run_id, row.thread_id, row.queue, started, is_new=False)
+    return Forked(run_id, row.thread_id, row.queue, started, is_new=False)
 
 
 def _refuse_early(connection: Connection, run_id: RunId, run: Any) -> None:

@@ -172,8 +172,9 @@ def test_to_retry_a_plan_again_is_the_same_run(family: Family) -> None:
     run_id = ended(family, Plan(LAYERS))
 
     retried = [family.client.retry_plan(run_id).run_id for _ in range(2)]
+    retried.append(family.client.retry(run_id).run_id)
 
-    assert retried[0] == retried[1]
+    assert len({*retried}) == 1
     edited = Plan([LAYERS[0]])
     with pytest.raises(Conflict, match=f"done by run {retried[0]} already, of another plan"):
         family.client.retry_plan(run_id, edited)

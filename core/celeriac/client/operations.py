@@ -55,7 +55,6 @@ from celeriac_storage.tenancy import Transactions
 
 if TYPE_CHECKING:
     from celeriac.codec import JsonValue
-    from celeriac_storage import plan_retries
     from celeriac_storage.admitting import Wish
 
 Answer = TypeVar("Answer")
@@ -191,7 +190,7 @@ class SendEvent(Operation[RunStatus]):
 @dataclass(slots=True)
 class Retry(Operation[Retried]):
     """Let a run that needs attention try its step again, or another run the last step of one that
-    has failed. `first_step` as with `Start`."""
+    has failed; of a plan, what is left of it. `first_step` as with `Start`."""
 
     run_id: RunId
     by: UserId
@@ -203,8 +202,14 @@ class Retry(Operation[Retried]):
         self._forked = None
         if not forks.has_failed(connection, self.run_id):
             return Retried(self.run_id, resolving.retry(connection, self.run_id, self.by))
-        wish = forks.Wish(self.run_id, self.by, self.retry_id, self.first_step is not None)
-        self._forked = forks.retry(connection, wish)
+        is_published = self.first_step is not None
+        if forks.has_plan(connection, self.run_id):
+            self._forked = _retry_plan(
+                connection, self.run_id, self.by, self.retry_id, None, is_published=is_published
+            )
+        else:
+            wish = forks.Wish(self.run_id, self.by, self.retry_id, is_published)
+            self._forked = forks.retry(connection, wish)
         return Retried(self._forked.run_id, self._forked.started.status)
 
     def finish(self, transactions: Transactions) -> None:
@@ -251,25 +256,34 @@ class RetryPlan(Operation[Started]):
     plan: "JsonValue" = None  # None: as it was
     first_step: FirstStep | None = None
     retry_id: RunId = field(default_factory=new_run_id)
-    _retried: "plan_retries.Retried | None" = field(default=None, init=False)
+    _forked: forks.Forked | None = field(default=None, init=False)
 
     def act(self, connection: Connection) -> Started:
-        from celeriac_storage import plan_retries
-
         is_published = self.first_step is not None
-        self._retried = retried = plan_retries.retry(
-            connection,
-            plan_retries.Wish(self.run_id, self.by, self.retry_id, self.plan, is_published),
+        self._forked = forked = _retry_plan(
+            connection, self.run_id, self.by, self.retry_id, self.plan, is_published=is_published
         )
-        started = retried.started
-        return Started(retried.run_id, retried.thread_id, started.status, started.phase)
+        started = forked.started
+        return Started(forked.run_id, forked.thread_id, started.status, started.phase)
 
     def finish(self, transactions: Transactions) -> None:
-        retried = self._retried
-        assert retried is not None, "it has acted"
-        is_due = retried.is_new and retried.started.status is RunStatus.QUEUED
-        if self.first_step is not None and is_due:
-            self.first_step.publish(retried.run_id, retried.queue, transactions)
+        _publish(self._forked, self.first_step, transactions)
+
+
+def _retry_plan(
+    connection: Connection,
+    run_id: RunId,
+    by: UserId,
+    retry_id: RunId,
+    plan: "JsonValue",
+    *,
+    is_published: bool,
+) -> forks.Forked:
+    # Here, because plans bring in what they are checked by.
+    from celeriac_storage import plan_retries
+
+    wish = plan_retries.Wish(run_id, by, retry_id, plan, is_published)
+    return plan_retries.retry(connection, wish)
 
 
 @dataclass(frozen=True, slots=True)
