@@ -52,8 +52,6 @@ from celeriac_tasks.transition import Transition
 from celeriac_tasks.withdrawing import withdrawn
 from celeriac_tasks.worker_process import WorkerProcess
 
-COMMIT_RETRY_SECONDS = 0.2
-
 
 class ClaimedStep:
     """One step under a claim: its transition, and the commit of it."""

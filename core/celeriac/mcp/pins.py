@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 MAX_TOOLS = 256
 MAX_DEFINITION_BYTES = 65_536
 LIST_SECONDS = 30.0
-
-Definition = Mapping[str, JsonValue]
 
 
 @dataclass(frozen=True)
