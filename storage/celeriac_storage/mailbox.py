@@ -14,10 +14,11 @@ from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import Conflict
-from celeriac.ids import CallId, RunId, UserId
+from celeriac.ids import RunId, UserId
 from celeriac.states import Phase, RunKind, RunStatus
 from celeriac_storage import run_events
 from celeriac_storage.dispatch import Due
+from celeriac_storage.entries import entry_id
 from celeriac_storage.entry_ends import Outcome, end_entry
 from celeriac_storage.requests import unknown_run
 
@@ -71,7 +72,8 @@ def send(
 @dataclass(frozen=True, slots=True)
 class _Match:
     mail_id: int
-    entry_id: CallId
+    generation: int
+    number: int
     body: JsonValue
 
 
@@ -81,14 +83,14 @@ def deliver(connection: Connection, run_id: RunId, *, is_published: bool = False
     `is_published` it publishes the turn."""
     due: Due | None = None
     for match in _matches(connection, run_id):
-        generation, number = match.entry_id.split(".")
         connection.exec_driver_sql(
             "UPDATE celeriac.mailbox SET taken_generation = %s, taken_number = %s"
             " WHERE run_id = %s AND mail_id = %s",
-            (int(generation), int(number), run_id, match.mail_id),
+            (match.generation, match.number, run_id, match.mail_id),
         )
+        entry = entry_id(match.generation, match.number)
         outcome = Outcome(result=match.body)
-        woken = end_entry(connection, run_id, match.entry_id, outcome, is_published=is_published)
+        woken = end_entry(connection, run_id, entry, outcome, is_published=is_published)
         due = due or woken
     return due
 
@@ -112,7 +114,7 @@ def _matches(connection: Connection, run_id: RunId) -> list[_Match]:
         """,
         {"run_id": run_id},
     )
-    return [_Match(row[0], CallId(f"{row[1]}.{row[2]}"), row[3]) for row in rows]
+    return [_Match(*row) for row in rows]
 
 
 def _was_sent(connection: Connection, run_id: RunId, name: str, data: JsonValue, key: str) -> bool:
