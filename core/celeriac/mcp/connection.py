@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from celeriac.context import ToolContext
 from celeriac.errors import InvalidAgent, ToolError
-from celeriac.mcp.pins import PinnedTool, by_name, listed
+from celeriac.mcp.pins import PinnedTool, by_name, offered
 from celeriac.mcp.servers import Server, StdioServer
 from celeriac.secrets import redact
 
@@ -162,7 +162,7 @@ class Connection:
         return await self._list(await self._open())
 
     async def _list(self, opened: Opened) -> Opened:
-        opened.tools = by_name(await listed(opened.session))
+        opened.tools = by_name(await offered(opened.session))
         opened.told_at = time.monotonic()
         return opened
 

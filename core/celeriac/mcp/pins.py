@@ -99,7 +99,7 @@ def list_now(server: Server) -> list[PinnedTool]:
 
     async def look() -> list[PinnedTool]:
         async with asyncio.timeout(LIST_SECONDS), open_session(server) as opened:
-            return await listed(opened.session)
+            return await offered(opened.session)
 
     done: Future[list[PinnedTool]] = Future()
 
@@ -121,7 +121,7 @@ def list_now(server: Server) -> list[PinnedTool]:
         ) from error
 
 
-async def listed(session: "ClientSession") -> list[PinnedTool]:
+async def offered(session: "ClientSession") -> list[PinnedTool]:
     """All tools that the server tells of, within bounds. Raises `InvalidAgent`."""
     from mcp.types import PaginatedRequestParams
 
