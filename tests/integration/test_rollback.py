@@ -738,7 +738,7 @@ def test_a_rollback_is_not_rolled_back_told_or_interrupted(shops: MakeShop) -> N
         lambda: shop.client.say(undo.run_id, "stop"),
         lambda: shop.client.interrupt(undo.run_id),
     ):
-        with pytest.raises(Conflict, match="is (a|of kind) rollback"):
+        with pytest.raises(Conflict, match=r"is (a|of kind) rollback"):
             ask()
 
 
