@@ -67,6 +67,16 @@ def read(connection: Connection, run_id: RunId) -> StoredPlan:
     )
 
 
+def is_shown(connection: Connection, run_id: RunId) -> bool:
+    """Whether the run executes a plan that was not erased: whether `read` would give one."""
+    row = connection.exec_driver_sql(
+        "SELECT FROM celeriac.plans JOIN celeriac.runs USING (run_id)"
+        " WHERE run_id = %s AND runs.erased_at IS NULL LIMIT 1",
+        (run_id,),
+    ).fetchone()
+    return row is not None
+
+
 def lines(connection: Connection, run_id: RunId) -> list[Line]:
     """What the log says of the plan's steps, in its order."""
     rows = connection.exec_driver_sql(

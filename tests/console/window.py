@@ -61,9 +61,11 @@ class Window:
         self.page.get_by_role("button", name="Sign out").wait_for()
         return self.page
 
-    def shoot(self, name: str) -> None:
+    def shoot(self, name: str, part: str | None = None) -> None:
+        """What is in view; or this part of the page alone."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=SCREENSHOTS / f"{name}.png")
+        shown = self.page if part is None else self.page.locator(part)
+        shown.screenshot(path=SCREENSHOTS / f"{name}.png")
 
     def assert_no_trouble(self) -> None:
         """No error, no dialog, nothing that the page's policy had to stop, no other site."""
@@ -73,6 +75,7 @@ class Window:
     def assert_no_horizontal_scroll(self) -> None:
         too_wide = self.page.evaluate(
             """() => [...document.querySelectorAll("main *, header *")]
+              .filter((each) => !each.closest(".scroll *"))  // scrolls by itself
               .filter((each) => each.getBoundingClientRect().right > innerWidth + 1)
               .map((each) => each.outerHTML.slice(0, 120))"""
         )

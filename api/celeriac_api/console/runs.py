@@ -13,14 +13,14 @@ from celeriac_api import models
 from celeriac_api import runs as api
 from celeriac_api.authorization import RULES, role_of, visible_run
 from celeriac_api.caller import service_of
-from celeriac_api.console import budgets, family, timeline
+from celeriac_api.console import budgets, family, plan_picture, timeline
 from celeriac_api.console.forms import PostedForm, body_of, json_value
 from celeriac_api.console.pages import PageRoute, render, see
 from celeriac_api.console.sessions import CurrentUser
 from celeriac_api.console.words import waiting_for
 from celeriac_api.pages import Cursor
 from celeriac_api.streaming import routes as streaming
-from celeriac_storage import reading, timelines
+from celeriac_storage import plans, reading, timelines
 
 router = APIRouter(prefix="/runs", route_class=PageRoute)
 
@@ -69,6 +69,7 @@ def run_page(
         report = reading.read_run(connection, run)
         limit = ALL_EVENTS if history == "all" else timelines.EVENTS_SHOWN
         told = timelines.read_timeline(connection, run, limit)
+        plan = plans.report(connection, run) if plans.is_shown(connection, run) else None
         awaited = budgets.awaited_by(connection, caller, run, report.user_id)
     return render(
         request,
@@ -77,6 +78,8 @@ def run_page(
         timeline=told,
         items=timeline.items(report, told),
         family=family.branches_below(report),
+        plan=plan,
+        picture=plan and plan_picture.picture_of(plan.steps),
         open_calls=timeline.open_calls(report),
         waiting=waiting_for(report, told.wait),
         awaited_budget=awaited,
