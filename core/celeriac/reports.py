@@ -207,6 +207,8 @@ class Activity:
     told: int | None  # the place of its end among all ends
     asked_at: datetime
     ended_at: datetime | None
+    worker_id: WorkerId | None  # the last one that claimed the run that makes it
+    generation: int  # of the log: how often the run had begun again (`continue_as_new`)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from celeriac.ids import (
     undo_key,
 )
 from celeriac.reports import (
-    Activity,
     Call,
     Child,
     Contract,
@@ -36,7 +35,7 @@ from celeriac.reports import (
     Worker,
 )
 from celeriac.states import EffectKind, EffectState, Phase, RunKind, RunStatus, StepKind
-from celeriac_storage import approvals, timers
+from celeriac_storage import approvals, timers, workflow_log
 from celeriac_storage.database import sqlstate
 from celeriac_storage.requests import unknown_run
 from celeriac_storage.tables import runs
@@ -46,7 +45,6 @@ from celeriac_storage.workers import IS_ALIVE
 EVENTS_PER_READ = 1000
 DEPARTED_WORKERS_SHOWN = 100
 CHILDREN_SHOWN = 1000
-ACTIVITIES_SHOWN = 1000
 SEARCH_SECONDS = 5
 _QUERY_CANCELED = "57014"
 
@@ -159,7 +157,7 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
         rollbacks,
         None if parent_call is None else Call(parent, parent_call),
         _children(connection, run_id),
-        _activities(connection, run_id) if run_kind == RunKind.WORKFLOW else [],
+        workflow_log.read_log(connection, run_id) if run_kind == RunKind.WORKFLOW else [],
         start_at,
         deadline_at,
         None if contract is None else _contract(connection, run_id, contract),
@@ -223,49 +221,6 @@ def _children(connection: Connection, run_id: RunId) -> list[Child]:
             *rest,
         )
         for child, parent, call, agent, status, phase, outcome, *rest in rows
-    ]
-
-
-def _activities(connection: Connection, run_id: RunId) -> list[Activity]:
-    """The end of the log of the workflow's present generation."""
-    rows: Sequence[Any] = connection.exec_driver_sql(
-        """
-        SELECT * FROM (
-            SELECT number, entry.kind, name,
-                CASE WHEN entry.kind IN ('value', 'version') THEN 'answered'
-                    WHEN entry.told IS NULL THEN 'open'
-                    WHEN entry.error IS NULL THEN 'completed' ELSE 'failed' END AS state,
-                arguments, entry.result, entry.error, made_by, made.status, made.phase, due_at,
-                wait_group IS NOT NULL AND entry.told IS NULL AS is_awaited, entry.told, asked_at,
-                ended_at
-            FROM celeriac.activities AS entry JOIN celeriac.runs AS run USING (run_id, generation)
-            LEFT JOIN celeriac.runs AS made ON made.run_id = made_by
-            LEFT JOIN celeriac.timers ON entry.kind = 'timer' AND timers.run_id = entry.run_id
-                AND timer_id = entry.generation || '.' || number
-            WHERE entry.run_id = %s ORDER BY number DESC LIMIT %s
-        ) AS latest ORDER BY number
-        """,
-        (run_id, ACTIVITIES_SHOWN),
-    ).fetchall()
-    return [
-        Activity(
-            number=row.number,
-            kind=row.kind,
-            name=row.name,
-            state=row.state,
-            arguments=row.arguments,
-            result=row.result,
-            error=row.error,
-            run_id=row.made_by,
-            run_status=None if row.status is None else RunStatus(row.status),
-            run_phase=None if row.phase is None else Phase(row.phase),
-            due_at=row.due_at,
-            is_awaited=row.is_awaited,
-            told=row.told,
-            asked_at=row.asked_at,
-            ended_at=row.ended_at,
-        )
-        for row in rows
     ]
 
 

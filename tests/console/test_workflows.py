@@ -40,17 +40,25 @@ async def ship_order(ctx: WorkflowContext, number: int) -> Any:
     return await ctx.wait_event("paid")
 
 
+@workflow(tools=[double])
+async def count_down(ctx: WorkflowContext, number: int) -> None:
+    if number:
+        await ctx.activity(double, number=number)
+        ctx.continue_as_new(number - 1)
+    await ctx.wait_event("done")
+
+
 @pytest.fixture
 def family(database: Database, broker_url: str) -> Iterator[Family]:
-    family = Family(database.url, broker_url, [ship_order])
+    family = Family(database.url, broker_url, [ship_order, count_down])
     yield family
     assert family.violations() == []
     family.close()
 
 
 def entries(visitor: Visitor, run_id: str) -> list[str]:
-    log = visitor.read(f"/runs/{run_id}").partition('id="log"')[2].partition("</ol>")[0]
-    return [unescape(each) for each in log.split('<li id="entry-')[1:]]
+    log = visitor.read(f"/runs/{run_id}").partition('id="log"')[2].partition("</table>")[0]
+    return [unescape(each) for each in log.split('<tbody id="entry-')[1:]]
 
 
 def test_the_log_says_what_was_asked_for_and_what_came_of_it(
@@ -74,9 +82,34 @@ def test_the_log_says_what_was_asked_for_and_what_came_of_it(
         "SELECT made_by FROM celeriac.activities WHERE run_id = %s AND number = 0", run_id
     )
     assert f'href="/runs/{of_double}"' in log[0]
-    assert f'<a href="/runs/{run_id}">{run_id}</a>' in alice.read(f"/runs/{of_double}")
+    ((worker,),) = family.rows("SELECT worker_id FROM celeriac.runs WHERE run_id = %s", of_double)
+    assert f'<td class="worker">{worker}</td>' in log[0]
+    back = f'entry 0 of the log of <a href="/runs/{run_id}?generation=0#entry-0">{run_id}</a>'
+    assert back in alice.read(f"/runs/{of_double}")
     assert "<script>window.owned = 1</script>⟨U+202E⟩{{ 7*7 }}" in log[2]
     assert "<script>window" not in alice.read(f"/runs/{run_id}")
+
+
+def test_the_logs_from_before_it_began_again_are_there(visitors: Visitors, family: Family) -> None:
+    run_id = family.start("count_down", 2, user_id="alice")
+    alice = visitors.signed_in("alice")
+    family.go_on()
+    at = f"/runs/{run_id}"
+
+    logs = [entries(alice, f"{run_id}?generation={each}") for each in range(3)]
+
+    assert [[f">{word}<" in entry for word in ("double", "done")] for (entry,) in logs] == [
+        [True, False], [True, False], [False, True],
+    ]  # fmt: skip
+    assert entries(alice, run_id) == logs[2]
+    assert f'rel="prev" href="{at}?generation=1"' in alice.read(at)
+    assert f'href="{at}">The present log' in alice.read(f"{at}?generation=0")
+    assert 'rel="prev"' not in alice.read(f"{at}?generation=0")
+    assert entries(alice, f"{run_id}?generation=2000000000") == logs[2]
+    (made_by,) = (row[0] for row in family.rows(
+        "SELECT made_by FROM celeriac.activities WHERE run_id = %s AND generation = 1", run_id
+    ))  # fmt: skip
+    assert f'href="{at}?generation=1#entry-0"' in alice.read(f"/runs/{made_by}")
 
 
 def test_its_code_is_told_once_what_it_waits_for(

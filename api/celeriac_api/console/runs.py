@@ -20,7 +20,7 @@ from celeriac_api.console.sessions import CurrentUser
 from celeriac_api.console.words import waiting_for
 from celeriac_api.pages import Cursor
 from celeriac_api.streaming import routes as streaming
-from celeriac_storage import plans, reading, timelines
+from celeriac_storage import plans, reading, timelines, workflow_log
 
 router = APIRouter(prefix="/runs", route_class=PageRoute)
 
@@ -62,13 +62,22 @@ def runs_page(
 
 @router.get("/{run_id}", name="show_run")
 def run_page(
-    request: Request, run_id: str, caller: CurrentUser, history: TextQuery = ""
+    request: Request,
+    run_id: str,
+    caller: CurrentUser,
+    history: TextQuery = "",
+    generation: Annotated[int | None, Query(ge=0, le=models.MOST)] = None,
 ) -> Response:
     run = visible_run(request, run_id, "show_run")
     with service_of(request).tenant(caller.tenant_id).begin() as connection:
         report = reading.read_run(connection, run)
         limit = ALL_EVENTS if history == "all" else timelines.EVENTS_SHOWN
         told = timelines.read_timeline(connection, run, limit)
+        latest = workflow_log.generation_of(connection, run)
+        shown = latest if generation is None else min(generation, latest)
+        log = report.activities
+        if shown != latest:
+            log = workflow_log.read_log(connection, run, shown)
         plan = plans.report(connection, run) if plans.is_shown(connection, run) else None
         awaited = budgets.awaited_by(connection, caller, run, report.user_id)
     return render(
@@ -78,6 +87,9 @@ def run_page(
         timeline=told,
         items=timeline.items(report, told),
         family=family.branches_below(report),
+        log=log,
+        generation=shown,
+        latest_generation=latest,
         plan=plan,
         picture=plan and plan_picture.picture_of(plan.steps),
         open_calls=timeline.open_calls(report),

@@ -121,7 +121,7 @@ def tone(state: str) -> str:
 
 
 _TONES: dict[str, str] = {
-    **dict.fromkeys(("running", "queued", "in_flight", "planned"), "live"),
+    **dict.fromkeys(("running", "queued", "in_flight", "planned", "open"), "live"),
     **dict.fromkeys(("paused", "proposed", "pending", "not_done", "superseded"), "wait"),
     **dict.fromkeys(("completed", "committed", "approved", "rolled_back", "alive"), "good"),
     **dict.fromkeys(
