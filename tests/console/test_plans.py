@@ -81,6 +81,43 @@ def test_each_step_has_its_state_its_run_and_what_it_needs(
     assert bob.get(f"/runs/{run_id}").status_code == 404
 
 
+def test_what_is_left_is_done_by_another_run_and_each_leads_to_the_other(
+    visitors: Visitors, family: Family
+) -> None:
+    broken.add("a is there")
+    run_id = start(family, Plan(LAYERS))
+    alice, bob = visitors.signed_in("alice"), visitors.signed_in("bob")
+    at = f"/runs/{run_id}"
+    assert f"{at}/plan/retry" not in alice.read(at)
+    family.go_on()
+    form = alice.form(at, f"{at}/plan/retry")
+    csrf = bob.form("/runs", "/sign-out").fields["csrf"]
+
+    assert bob.send(form, csrf=csrf).status_code == 404
+    assert alice.send(form, csrf=None).status_code == 403
+    assert family.client.plan(run_id).continued_by is None
+    broken.clear()
+    (later,) = {alice.send(form).headers["Location"] for _ in range(2)}
+    family.go_on()
+
+    assert later == f"/runs/{family.client.plan(run_id).continued_by}"
+    assert f'Goes on in</dt><dd><a href="{later}">' in alice.read(at)
+    assert f"{at}/plan/retry" not in alice.read(at)
+    assert f'Does what is left of</dt><dd><a href="{at}">' in alice.read(later)
+    assert ">completed before<" in box(alice.read(later), "a")
+    assert ">completed<" in box(alice.read(later), "d")
+
+
+def test_a_fork_and_its_origin_lead_to_each_other(visitors: Visitors, family: Family) -> None:
+    origin = family.start("writer", "x", user_id="alice")
+    family.go_on()
+    fork = family.client.fork(origin, at=0).run_id
+    alice = visitors.signed_in("alice")
+
+    assert f'Goes on in</dt><dd><a href="/runs/{fork}">' in alice.read(f"/runs/{origin}")
+    assert f'Fork of</dt><dd><a href="/runs/{origin}">' in alice.read(f"/runs/{fork}")
+
+
 def test_a_run_that_executes_no_plan_shows_none(alice: Visitor, family: Family) -> None:
     run_id = family.start("writer", "x", user_id="alice")
 

@@ -112,6 +112,23 @@ def test_the_logs_from_before_it_began_again_are_there(visitors: Visitors, famil
     assert f'href="{at}?generation=1#entry-0"' in alice.read(f"/runs/{made_by}")
 
 
+def test_activities_are_listed_only_if_asked_for(visitors: Visitors, family: Family) -> None:
+    run_id = family.start("ship_order", 4, user_id="alice")
+    family.go_on()
+    alice = visitors.signed_in("alice")
+    ((of_double,),) = family.rows(
+        "SELECT made_by FROM celeriac.activities WHERE run_id = %s AND number = 0", run_id
+    )
+
+    listed = [
+        [f'id="row-{each}"' in alice.read(f"/runs{query}") for each in (run_id, of_double)]
+        for query in ("", "?activities=false", "?activities=true")
+    ]
+
+    assert listed == [[True, False], [True, False], [True, True]]
+    assert 'name="activities" value="true" checked' in alice.read("/runs?activities=true")
+
+
 def test_its_code_is_told_once_what_it_waits_for(
     api: Api, visitors: Visitors, family: Family
 ) -> None:

@@ -40,6 +40,7 @@ def runs_page(
     search: TextQuery = "",
     thread_id: TextQuery = "",
     user_id: TextQuery = "",
+    activities: bool = False,
     cursor: Cursor = None,
 ) -> Response:
     """An empty filter, as a form sends it, is none."""
@@ -52,6 +53,7 @@ def runs_page(
         search.strip() or None,
         thread_id.strip() or None,
         user_id.strip() or None,
+        activities,
     )
     found, next_cursor = api.page_of_runs(request, caller, filters, RUNS_SHOWN, cursor or None)
     return render(
@@ -137,6 +139,13 @@ def retry(run_id: str, form: PostedForm) -> Response:
     """Leads to the run that goes on."""
     answer = api.retry_run(run_id, form.order())
     return _back(json.loads(bytes(answer.body))["run_id"])
+
+
+@router.post("/{run_id}/plan/retry", name="retry_plan")
+def retry_plan(run_id: str, form: PostedForm) -> Response:
+    """Leads to the run that does what is left."""
+    started = api.retry_plan(run_id, form.order())
+    return see(started.headers["Location"].removeprefix("/v1"))
 
 
 @router.post("/{run_id}/messages", name="say_to_run")
