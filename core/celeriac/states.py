@@ -186,6 +186,7 @@ EFFECT_TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
             EffectState.NOT_DONE,
             EffectState.KNOWN_BAD,
             EffectState.UNKNOWN,  # looked at again, and still not clear
+            EffectState.IN_FLIGHT,  # a new attempt, the same key, at a target that knows keys
         }
     ),
     EffectState.NOT_DONE: frozenset(

@@ -121,6 +121,8 @@ class Tool(Generic[P, R]):
         """How long a step with one call of it, or with one undo, may take: the call and each look
         that is declared for it have as long as its timeout says."""
         looks = [self.precondition, self.recovery.verify]
+        if self.recovery.on_unknown == "resend":  # one step looks, sends, and looks again
+            looks.append(self.recovery.verify)
         longest = self.timeout_seconds * (1 + sum(look is not None for look in looks))
         if self.undo is None:
             return longest

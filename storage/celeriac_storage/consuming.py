@@ -81,8 +81,7 @@ def consume(connection: Connection, claim: Claim, effect: Effect) -> Consumed:
 def check(connection: Connection, claim: Claim, effect: Effect) -> Consumed:
     """The decision that the call can be made on, as long as the transaction lasts.
 
-    A further attempt at a call, which is certain not to have been done, goes on with the decision
-    that its first attempt has used. So does a call that only reads, after a crash. Raises
+    A further attempt at a call goes on with the decision that its first attempt has used. So does a call that only reads, after a crash. Raises
     `ApprovalLost`.
     """
     parameters = {
@@ -107,7 +106,8 @@ def check(connection: Connection, claim: Claim, effect: Effect) -> Consumed:
             f"what would be executed is not what was approved as {row.approval_id}",
             is_damage=True,
         )
-    may_be_consumed = effect.state is EffectState.NOT_DONE or effect.kind is EffectKind.NONE
+    is_tried_again = effect.state in (EffectState.NOT_DONE, EffectState.UNKNOWN)
+    may_be_consumed = is_tried_again or effect.kind is EffectKind.NONE
     if row.is_consumed and not may_be_consumed:
         raise ApprovalLost(f"approval {row.approval_id} was used already", is_damage=True)
     requirement = Requirement.from_json(row.requirement)

@@ -136,11 +136,13 @@ def begin_attempt(
     approval: tuple[ApprovalId, int] | None = None,
     *,
     event: str = "effect.in_flight",
+    follows_doubt: bool = False,
 ) -> Attempt:
     """Record that the call is about to be made; on which decision, by its id and version.
 
     Without a timeout it is somebody else who makes it, whenever they like. The run's history tells
-    of it as `event`. A requested call that changes files elsewhere gets a nonce, which its receipt
+    of it as `event`. With `follows_doubt` what came of the attempt before is not known: the target
+    does things once per key. A requested call that changes files elsewhere gets a nonce, which its receipt
     must say again. Raises `Fenced` or `RequestsChanged` if the claim is lost or somebody asked for
     something.
 
@@ -160,7 +162,8 @@ def begin_attempt(
             SET state = 'in_flight', attempt = attempt + 1, token = %(token)s
             FROM run
             WHERE effect.run_id = run.run_id AND call_id = %(call_id)s
-                AND state IN ('planned', 'approved', 'not_done')
+                AND CASE WHEN %(follows_doubt)s THEN state = 'unknown'
+                    ELSE state IN ('planned', 'approved', 'not_done') END
             RETURNING effect.run_id, call_id, attempt, tool, flags, worker_id, last_event_seq
         ), event AS (
             INSERT INTO celeriac.events (run_id, seq, type, data)
@@ -175,7 +178,8 @@ def begin_attempt(
                 clock_timestamp() + make_interval(secs => %(timeout_seconds)s::float8),
                 %(approval_id)s::text, %(approval_version)s::smallint,
                 CASE WHEN %(is_elsewhere)s AND flags ? 'mutates_workspace'
-                    THEN jsonb_build_object('nonce', gen_random_uuid()) END
+                    THEN jsonb_build_object('nonce', gen_random_uuid())
+                    WHEN %(follows_doubt)s THEN '{"follows_doubt": true}' END
             FROM effect
             RETURNING attempt, deadline_at
         )
@@ -189,6 +193,7 @@ def begin_attempt(
             "request_version": claim.request_version,
             "timeout_seconds": timeout_seconds,
             "event": event,
+            "follows_doubt": follows_doubt,
             "is_elsewhere": event == "call.requested",
             "approval_id": None if approval is None else approval[0],
             "approval_version": None if approval is None else approval[1],

@@ -29,6 +29,7 @@ class LostCall:
     is_retried: bool = False  # with a reported failure: by the tool's policy it is tried again
     seconds_until_deadline: float = 0.0
     """Until the call would have been given up, if its worker had lived; 0 or less: it is over."""
+    follows_doubt: bool = False  # what came of the attempts before is not known either
 
 
 _FIND = """
@@ -52,7 +53,8 @@ _FIND = """
         coalesce(bool_or(later.evidence ? 'returned'), false),
         (array_agg(later.outcome) FILTER (WHERE later.outcome IN ('committed', 'failed')))[1],
         (array_agg(later.evidence) FILTER (WHERE later.outcome IN ('committed', 'failed')))[1],
-        extract(epoch FROM started.deadline_at - clock_timestamp())::float
+        extract(epoch FROM started.deadline_at - clock_timestamp())::float,
+        coalesce(started.evidence ? 'follows_doubt', false)
     FROM celeriac.effect_attempts AS started
     LEFT JOIN celeriac.workers AS worker USING (worker_id)
     LEFT JOIN celeriac.effect_attempts AS later
@@ -60,7 +62,7 @@ _FIND = """
             = (started.run_id, started.call_id, started.attempt) AND later.entry > 0
     WHERE started.run_id = %(run_id)s AND started.call_id = %(call_id)s
         AND started.attempt = %(attempt)s AND started.entry = 0
-    GROUP BY started.deadline_at, worker.worker_id
+    GROUP BY started.deadline_at, started.evidence, worker.worker_id
 """
 
 
@@ -81,14 +83,16 @@ def find(
             "visibility_seconds": visibility_seconds,
         },
     ).one()
-    looks, seconds, returned, has_returned, reported, evidence, left = row
+    looks, seconds, returned, has_returned, reported, evidence, left, follows_doubt = row
     state = None if reported is None else EffectState(reported)
     report, is_retried = None, False
     if state is EffectState.COMMITTED:
         report = evidence["result"]
     elif state is EffectState.FAILED:
         report, is_retried = evidence["error"], "is_retried" in evidence
-    return LostCall(looks, seconds, returned, has_returned, state, report, is_retried, left)
+    return LostCall(
+        looks, seconds, returned, has_returned, state, report, is_retried, left, follows_doubt
+    )
 
 
 def report(

@@ -311,8 +311,12 @@ class ClaimedStep:
             case EffectKind.EXTERNAL:
                 call = ExternalCall(self._worker.database, self._loaded, self._claim, acting)
                 if is_lost:
-                    # Its own worker may have told meanwhile what came of the call.
-                    return self._commit(call.recover(), begins_again=True)
+                    left = call.recover()
+                    if left is None and (ended := ended_before_it_begins(self._claim)) is not None:
+                        left = Transition(ended)  # nothing is sent again, and it stays unknown
+                    if left is not None:
+                        # Its own worker may have told meanwhile what came of the call.
+                        return self._commit(left, begins_again=True)
                 return self._commit_call(call.make(), batch.effects[0])
 
     def _commit_call(self, left: Transition, effect: Effect) -> tuple[Committed, Transition]:

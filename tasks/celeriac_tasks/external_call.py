@@ -66,6 +66,7 @@ class ExternalCall:
         Raises `Fenced`, `RequestsChanged` or `ApprovalLost` before the call is made.
         """
         step = self._claim.step
+        is_in_doubt = self._effect.state is EffectState.UNKNOWN  # what an earlier attempt has done
         if told := committed_after_all(self._database, self._claim, self._acting, [self._effect]):
             return self._acting.done(told)
         if self._tool.precondition is not None:
@@ -86,6 +87,7 @@ class ExternalCall:
                 self._effect.call_id,
                 self._tool.timeout_seconds,
                 None if decision is None else (decision.approval_id, decision.version),
+                follows_doubt=is_in_doubt,
             )
         context = replace(
             self._acting.context(self._effect, self._tool),
@@ -98,6 +100,8 @@ class ExternalCall:
         begun = replace(self._effect, state=EffectState.IN_FLIGHT, attempt=attempt.attempt)
         if isinstance(outcome, Returned):
             return self._verified(begun, outcome)
+        if is_in_doubt and outcome.is_definite:
+            return self._refused_in_doubt(begun, outcome)
         if outcome.is_retried and (again := self._acting.again(begun, outcome)) is not None:
             return again
         if outcome.is_definite:
@@ -118,8 +122,9 @@ class ExternalCall:
         )
         return Raised({"kind": "too_late", "message": message}, is_definite=True)
 
-    def recover(self) -> Transition:
-        """Find out what came of an attempt whose outcome is not known, and go on from there."""
+    def recover(self) -> Transition | None:
+        """Find out what came of an attempt whose outcome is not known, and go on from there. None
+        if the call is to be made once more, with its key (`make`): only the target can tell."""
         effect = self._effect
         message = f"the worker of attempt {effect.attempt} was lost during the call"
         why: Details = {"kind": "worker_lost", "message": message}
@@ -149,6 +154,15 @@ class ExternalCall:
             why,
         )
 
+    def _refused_in_doubt(self, begun: Effect, outcome: Raised) -> Transition:
+        """This attempt changed nothing, which says nothing of the one before."""
+        said = str(outcome.error["message"])
+        message = f"an earlier attempt may have taken effect; this one was refused: {said}"
+        error = {**outcome.error, "message": message}
+        if self._recovery.verify is None and error["kind"] != "too_late":
+            return self._ask(begun, Ask(EffectState.UNKNOWN, message), {**error, "is_over": True})
+        return self._lost(begun, replace(outcome, error=error))
+
     def _lost(self, begun: Effect, outcome: Raised) -> Transition:
         """The call came to no good end here, so it may have taken effect or not."""
         evidence = dict(outcome.error)
@@ -160,7 +174,7 @@ class ExternalCall:
         wait = LookLater(self._recovery.visibility_seconds, message)
         return self._look_later(begun, wait, evidence, outcome.error)
 
-    def _decided(self, effect: Effect, why: Details) -> Transition:
+    def _decided(self, effect: Effect, why: Details) -> Transition | None:
         lost = self._find(effect)
         decision = decide(
             self._recovery,
@@ -184,6 +198,20 @@ class ExternalCall:
                     evidence={"recovered": why, **({"verified": True} if is_seen else {})},
                 )
                 return self._acting.told(effect, settled)
+            case SendAgain(_, is_certain=False) if effect.state is EffectState.UNKNOWN:
+                return None
+            case SendAgain(reason, is_certain=False):
+                lost_too = SettledEffect(
+                    effect.call_id,
+                    effect.state,
+                    EffectState.UNKNOWN,
+                    error=why,
+                    is_attempt=True,
+                    evidence={**why, "message": reason},
+                )
+                return self._acting.stay(
+                    Next.queued(Phase.WAITING_TOOL), "outcome_unknown", [lost_too]
+                )
             case SendAgain(reason):
                 not_done = SettledEffect(
                     effect.call_id,

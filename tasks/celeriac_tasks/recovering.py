@@ -37,9 +37,10 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class SendAgain:
-    """It is not done, or the target does things once per key: the same key once more."""
+    """The same key once more: it is certainly not done, or the target does things once per key."""
 
     why: str
+    is_certain: bool = False  # that it is not done; else it stays unknown until an answer comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def decide(
     """
     if lost.reported is EffectState.COMMITTED:
         return Settle(EffectState.COMMITTED, lost.report)
-    if lost.reported is EffectState.FAILED:
+    if lost.reported is EffectState.FAILED and not lost.follows_doubt:
         assert isinstance(lost.report, dict)
         return Settle(EffectState.FAILED, error=lost.report, is_retried=lost.is_retried)
     if recovery.is_for_people:
@@ -79,6 +80,11 @@ def decide(
     if lost.seconds_until_visible > 0:
         return LookLater(lost.seconds_until_visible, why)
     if recovery.verify is None:
+        if lost.reported is EffectState.FAILED:
+            return Ask(
+                EffectState.UNKNOWN,
+                f"an earlier attempt may have taken effect; attempt {attempt} was refused",
+            )
         return _resend(attempt, why)
     match look():
         case Done(result):
@@ -91,7 +97,7 @@ def decide(
             message = f"{why}; the target says that it was not done, after {attempt} attempts"
             return Settle(EffectState.FAILED, error={"kind": "not_done", "message": message})
         case NotDone():
-            return SendAgain("the target says that it was not done")
+            return SendAgain("the target says that it was not done", is_certain=True)
         case Unclear(unclear):
             return _unclear(recovery, attempt, lost, f"{why}; the target cannot tell: {unclear}")
 

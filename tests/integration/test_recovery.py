@@ -107,19 +107,33 @@ def order_tool(ledger: Ledger, **declared: Any) -> AnyTool:
     return order
 
 
+def wake(worker: Worker) -> None:
+    """Have the timers' time come at once."""
+    with worker.database.connect() as connection:
+        connection.exec_driver_sql(
+            "UPDATE celeriac.runs SET wake_at = now() WHERE phase = 'waiting_timer'"
+        )
+        waking.take_due_timers(connection)
+
+
 def run_on(worker: Worker, run_id: RunId) -> Any:
     """The run's row as far as it goes by itself, with its timers' time come at once."""
     for _ in range(4 * (MAX_LOOKS + MAX_SENDS)):
-        with worker.database.connect() as connection:
-            connection.exec_driver_sql(
-                "UPDATE celeriac.runs SET wake_at = now() WHERE phase = 'waiting_timer'"
-            )
-            waking.take_due_timers(connection)
+        wake(worker)
         row = worker.row(run_id)
         if row.status != "queued":
             return row
         worker.step(run_id)
     raise AssertionError(f"the run goes on and on: {row}")
+
+
+def run_to(worker: Worker, run_id: RunId, *, requests: int) -> Any:
+    """The row of its call, as soon as the step is over in which it was sent so often."""
+    while worker.effect(run_id).attempt < requests:
+        wake(worker)
+        assert worker.row(run_id).status == "queued"
+        worker.step(run_id)
+    return worker.effect(run_id)
 
 
 def start(worker: Worker) -> RunId:
@@ -302,6 +316,83 @@ def test_a_key_is_not_sent_for_ever(
 
     assert run.status == "needs_attention"
     assert len(ledger.requests) == MAX_SENDS
+    assert_audit_is_clean(database)
+
+
+def refused_once_more(
+    make_worker: MakeWorker, ledger: Ledger, **declared: Any
+) -> tuple[Worker, RunId]:
+    """A call whose answer got lost, and that the target refuses when it is sent again."""
+    ledger.loses_answers = 1
+    worker = make_worker(order_tool(ledger, on_unknown="resend", **declared))
+    run_id = start(worker)
+    worker.step(run_id)
+    ledger.refusals = 1
+    return worker, run_id
+
+
+@pytest.mark.parametrize("retry", [None, Retry(attempts=3, on=(Refused,))])
+def test_what_a_second_attempt_is_refused_for_says_nothing_of_the_first(
+    make_worker: MakeWorker, ledger: Ledger, database: Database, retry: Retry | None
+) -> None:
+    worker, run_id = refused_once_more(make_worker, ledger, verify=None, retry=retry)
+
+    run = run_on(worker, run_id)
+
+    assert (run.status, run.error["kind"]) == ("needs_attention", "unknown_effect")
+    assert "an earlier attempt may have taken effect" in run.error["message"]
+    assert (worker.effect(run_id).state, len(ledger.requests)) == ("unknown", 2)
+    assert outcomes(worker, run_id) == [
+        (1, "started"), (1, "unknown"), (2, "started"), (2, "unknown"),
+    ]  # fmt: skip
+    assert_audit_is_clean(database)
+
+
+def test_the_target_is_asked_what_came_of_the_first_if_it_refuses_the_second(
+    make_worker: MakeWorker, ledger: Ledger, database: Database
+) -> None:
+    worker, run_id = refused_once_more(make_worker, ledger)
+    ledger.cannot_tell = True
+    assert run_to(worker, run_id, requests=2).attempt == 2
+    ledger.cannot_tell = False
+
+    run = run_on(worker, run_id)
+
+    assert (run.status, len(ledger.requests)) == ("completed", 2)
+    assert worker.effect(run_id).result == {"number": 1}
+    assert_audit_is_clean(database)
+
+
+def test_a_refusal_counts_once_the_target_says_that_the_first_did_nothing(
+    make_worker: MakeWorker, ledger: Ledger, database: Database
+) -> None:
+    ledger.does_nothing = True
+    worker, run_id = refused_once_more(make_worker, ledger)
+    ledger.cannot_tell = True
+    ledger.refusals = 1000
+    assert run_to(worker, run_id, requests=2).state == "unknown"
+    ledger.cannot_tell = False
+
+    run = run_on(worker, run_id)
+
+    assert (run.status, len(ledger.requests)) == ("completed", 3)
+    assert worker.effect(run_id).state == "failed"
+    assert_audit_is_clean(database)
+
+
+@pytest.mark.parametrize("asked", ["cancel", "interrupt"])
+def test_what_was_to_be_sent_again_stays_unknown_if_the_run_is_stopped_before(
+    make_worker: MakeWorker, ledger: Ledger, database: Database, asked: str
+) -> None:
+    worker, run_id = refused_once_more(make_worker, ledger, verify=None)
+    ask = requests.request_cancel if asked == "cancel" else requests.request_interrupt
+
+    with database.begin() as connection:
+        ask(connection, run_id, worker.row(run_id).user_id)
+    run = run_on(worker, run_id)
+
+    assert run.status == {"cancel": "cancelled", "interrupt": "paused"}[asked]
+    assert (worker.effect(run_id).state, len(ledger.requests)) == ("unknown", 1)
     assert_audit_is_clean(database)
 
 

@@ -32,8 +32,17 @@ def lost(
     has_returned: bool = False,
     reported: EffectState | None = None,
     report: JsonValue = None,
+    follows_doubt: bool = False,
 ) -> LostCall:
-    return LostCall(looks, seconds_until_visible, returned, has_returned, reported, report)
+    return LostCall(
+        looks,
+        seconds_until_visible,
+        returned,
+        has_returned,
+        reported,
+        report,
+        follows_doubt=follows_doubt,
+    )
 
 
 def never() -> Finding:
@@ -147,6 +156,22 @@ def test_what_the_calls_own_worker_reports_counts_before_anything_else(has_verif
     failed = decided(refused, has_verify=has_verify)
     assert isinstance(failed, Settle)
     assert failed.error == {"kind": "tool_error", "message": "no"}
+
+
+def test_a_refusal_that_is_reported_is_no_proof_about_an_attempt_before_it() -> None:
+    refused = lost(
+        reported=EffectState.FAILED,
+        report={"kind": "tool_error", "message": "no"},
+        follows_doubt=True,
+    )
+
+    asked = decided(refused, has_verify=False, on_unknown="resend", attempt=2)
+
+    assert isinstance(asked, Ask)
+    assert asked.state is EffectState.UNKNOWN
+    assert decided(refused, says(Done(RESULT)), attempt=2) == Settle(
+        EffectState.COMMITTED, RESULT, is_seen=True
+    )
 
 
 def test_the_same_rows_lead_to_the_same_decision() -> None:

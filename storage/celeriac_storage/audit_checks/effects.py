@@ -40,25 +40,34 @@ ATTEMPTS = Check(
     3,
     "the attempts of an external call explain its state",
     # By attempt, the outcome that became known last; of all but the latest, before the next began.
-    # Those are certainly not done, or there would be no later one. A worker that was thought to be
-    # dead may say so too: `failed`; or, at any time after that, `committed`.
+    # Those are certainly not done, or unknown and followed by one that was begun knowing that (of
+    # which an erased run says no more). A worker that was
+    # thought to be dead may say so too: `failed`; or, at any time after that, `committed`. What
+    # follows an unknown one does not fail: that would say that the call changed nothing.
     f"""
     SELECT run_id, format('call %%s is %%s at attempt %%s, its attempts: %%s', call_id, state,
         effect.attempt, coalesce(attempts.outcomes::text, 'none')) AS detail
     FROM celeriac.effects AS effect, LATERAL (
         SELECT array_agg(outcome ORDER BY number) AS outcomes, bool_and(is_complete) AS is_complete,
-            coalesce(bool_and(outcome IN ('not_done', 'failed'))
+            coalesce(bool_and(outcome IN ('not_done', 'failed')
+                    OR outcome = 'unknown' AND is_doubt_known)
                 FILTER (WHERE number < effect.attempt), true) AS may_follow,
             array_agg(number ORDER BY number) AS numbers,
             -- What was decided of the latest attempt, whatever its own worker has told after that.
             bool_or(has_failed) FILTER (WHERE number = effect.attempt) AS has_failed,
-            bool_or(is_not_done) FILTER (WHERE number = effect.attempt) AS is_not_done
+            bool_or(is_not_done) FILTER (WHERE number = effect.attempt) AS is_not_done,
+            bool_or(follows_doubt) FILTER (WHERE number = effect.attempt) AS follows_doubt
         FROM (
             SELECT entry.attempt AS number,
                 (array_agg(entry.outcome ORDER BY entry.entry DESC)
                     FILTER (WHERE following.at IS NULL OR entry.at < following.at))[1] AS outcome,
                 bool_or(entry.outcome = 'failed') AS has_failed,
                 bool_or(entry.outcome = 'not_done') AS is_not_done,
+                coalesce(bool_or(entry.evidence ? 'follows_doubt'), false) AS follows_doubt,
+                coalesce(bool_or(following.evidence ? 'follows_doubt'), false) OR EXISTS (
+                    SELECT FROM celeriac.runs AS erased
+                    WHERE erased.run_id = effect.run_id AND erased.erased_at IS NOT NULL
+                ) AS is_doubt_known,
                 min(entry.entry) = 0 AND max(entry.entry) = count(*) - 1 AS is_complete
             FROM celeriac.effect_attempts AS entry
             LEFT JOIN celeriac.effect_attempts AS following
@@ -83,7 +92,8 @@ ATTEMPTS = Check(
                 WHEN 'not_done' THEN outcomes[effect.attempt] IN ('not_done', 'committed', 'failed')
                 WHEN 'precondition_failed' THEN is_not_done
                     AND outcomes[effect.attempt] IN ('not_done', 'failed', 'committed')
-                WHEN 'failed' THEN has_failed
+                WHEN 'failed' THEN has_failed AND (NOT follows_doubt
+                        OR error ->> 'kind' = 'not_done' OR rolls_back IS NOT NULL)
                     AND outcomes[effect.attempt] IN ('failed', 'committed')
                 WHEN 'rolled_back' THEN outcomes[effect.attempt]
                     IN ('committed', 'known_bad')
