@@ -81,8 +81,8 @@ def consume(connection: Connection, claim: Claim, effect: Effect) -> Consumed:
 def check(connection: Connection, claim: Claim, effect: Effect) -> Consumed:
     """The decision that the call can be made on, as long as the transaction lasts.
 
-    A further attempt at a call goes on with the decision that its first attempt has used. So does a call that only reads, after a crash. Raises
-    `ApprovalLost`.
+    A further attempt at a call goes on with the decision that its first attempt has used. So does a
+    call that only reads, after a crash. Raises `ApprovalLost`.
     """
     parameters = {
         "run_id": claim.run_id,

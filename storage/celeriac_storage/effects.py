@@ -142,9 +142,9 @@ def begin_attempt(
 
     Without a timeout it is somebody else who makes it, whenever they like. The run's history tells
     of it as `event`. With `follows_doubt` what came of the attempt before is not known: the target
-    does things once per key. A requested call that changes files elsewhere gets a nonce, which its receipt
-    must say again. Raises `Fenced` or `RequestsChanged` if the claim is lost or somebody asked for
-    something.
+    does things once per key. A requested call that changes files elsewhere gets a nonce, which its
+    receipt must say again. Raises `Fenced` or `RequestsChanged` if the claim is lost or somebody
+    asked for something.
 
     One statement, committed before the call, so that whatever happens in between is found later as
     in flight. It does not advance the step.

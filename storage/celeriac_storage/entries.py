@@ -142,6 +142,25 @@ def count_children(connection: Connection, run_id: RunId, count: int) -> None:
         )
 
 
+def calls_begun(connection: Connection, claim: Claim) -> int:
+    """How many calls of tools the workflow and the runs below it have made or begun, those that go
+    on now included: as of one moment, since what a run has used is added to its parent as it
+    ends."""
+    count: int = connection.exec_driver_sql(
+        """
+        SELECT tool_calls_used + child_tool_calls_used + (
+            SELECT coalesce(sum(child.tool_calls_used + child.child_tool_calls_used), 0)
+            FROM celeriac.runs AS child
+            WHERE child.parent_run_id = run.run_id AND child.parent_call_id IS NOT NULL
+                AND child.finished_at IS NULL
+        )
+        FROM celeriac.runs AS run WHERE run_id = %s
+        """,
+        (claim.run_id,),
+    ).scalar_one()
+    return int(count)
+
+
 def regroup(connection: Connection, claim: Claim, groups: Mapping[int, int | None]) -> None:
     """Say with which others the code waits for these entries now, of those that were there
     before."""

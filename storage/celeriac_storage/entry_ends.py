@@ -41,7 +41,8 @@ def end_entry(
     """Note what came of the entry, once; the workflow's next turn, if it is due by that. With
     `is_published` the caller publishes it. Needs a transaction.
 
-    Nothing happens if the workflow has ended, or has continued as new since it asked.
+    If the workflow has continued as new since it asked, only the use is added; nothing happens if
+    it has ended.
     """
     generation, number = map(int, entry_id.split("."))
     is_failed = outcome.error is not None
@@ -94,14 +95,18 @@ WITH made AS (
     WHERE run.run_id = %(made_by)s::text
 ), workflow AS (
     UPDATE celeriac.runs AS workflow SET
-        told = told + 1, last_event_seq = last_event_seq + 1,
-        request_version = request_version + (status = 'running')::int,
+        -- All of it as the row is when its lock is ours: it may have continued as new till then.
+        told = told + (generation = %(generation)s)::int,
+        last_event_seq = last_event_seq + (generation = %(generation)s)::int,
+        request_version = request_version
+            + (generation = %(generation)s AND status = 'running')::int,
         child_steps_used = child_steps_used + coalesce((SELECT steps FROM made), 0),
         child_tool_calls_used = child_tool_calls_used
             + coalesce((SELECT tool_calls FROM made), 0),
         child_tokens_used = child_tokens_used + coalesce((SELECT tokens FROM made), 0)
-    WHERE run_id = %(workflow)s AND generation = %(generation)s AND finished_at IS NULL
-    RETURNING run_id, generation, told, last_event_seq, status, phase
+    WHERE run_id = %(workflow)s AND finished_at IS NULL
+    RETURNING run_id, generation, told, last_event_seq, status, phase,
+        generation = %(generation)s AS is_asked
 ), entry AS (
     UPDATE celeriac.activities AS entry SET told = workflow.told - 1, ended_at = clock_timestamp(),
         error = %(error)s::jsonb, result = ended.result, result_artifact = ended.artifact,
@@ -112,8 +117,8 @@ WITH made AS (
             CASE WHEN %(error)s::jsonb IS NULL THEN made.artifact END AS artifact
         FROM (SELECT) AS one LEFT JOIN made ON true
     ) AS ended
-    WHERE entry.run_id = workflow.run_id AND entry.generation = workflow.generation
-        AND entry.number = %(number)s
+    WHERE is_asked AND entry.run_id = workflow.run_id
+        AND entry.generation = workflow.generation AND entry.number = %(number)s
     RETURNING entry.kind, entry.name, entry.number, entry.made_by, entry.wait_group
 ), event AS (
     INSERT INTO celeriac.events (run_id, seq, type, data)
@@ -125,4 +130,5 @@ WITH made AS (
 SELECT status, phase, wait_group, celeriac.demand((SELECT count(*) FROM entry) = 1,
     'an entry that has ended is not in the log')
 FROM workflow LEFT JOIN entry ON true
+WHERE is_asked
 """

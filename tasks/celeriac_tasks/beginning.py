@@ -18,6 +18,7 @@ from celeriac.workflows.definition import Workflow
 from celeriac.workflows.entry import Asked, EntryKind, Turn
 from celeriac_storage import admitting, entries, starting
 from celeriac_storage.claims import Claim
+from celeriac_storage.database import Database
 from celeriac_storage.dispatch import Due
 from celeriac_storage.entries import FIRST_CALL, NewEntry, entry_id
 from celeriac_storage.starting import NewRun, Parent
@@ -75,17 +76,19 @@ def _call(
     )
 
 
-def beyond_limits(claim: Claim, turn: Turn) -> str | None:
+def beyond_limits(database: Database, claim: Claim, turn: Turn) -> str | None:
     """Why the limits do not allow the runs that the code asks for, if they do not."""
     wanted = sum(asked.kind is EntryKind.CHILD for asked in turn.asked)
     calls = sum(asked.kind in (EntryKind.ACTIVITY, EntryKind.APPROVAL) for asked in turn.asked)
     limits = Limits.from_json(claim.limits)
-    made = use_of(claim).tool_calls  # those that have ended
-    if calls and made + calls > limits.tool_calls:
-        return (
-            f"this run has made {made} calls and asks for {calls} more; its limit of tool_calls is "
-            f"{limits.tool_calls}"
-        )
+    if calls:
+        with database.connect() as connection:
+            begun = entries.calls_begun(connection, claim)
+        if begun + calls > limits.tool_calls:
+            return (
+                f"this run has begun {begun} calls and asks for {calls} more; its limit of "
+                f"tool_calls is {limits.tool_calls}"
+            )
     if wanted and claim.depth >= limits.depth:
         return (
             f"{claim.depth} runs stand above this one, and the limit of depth is {limits.depth}: "

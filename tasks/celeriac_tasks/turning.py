@@ -95,7 +95,8 @@ class TurnStep:
         is_new = self._claim.agent_hash is None
         following = _following(turn)
         is_stuck = following.status is RunStatus.NEEDS_ATTENTION
-        if (exceeded := beginning.beyond_limits(self._claim, turn)) is not None:
+        exceeded = beginning.beyond_limits(self._worker.database, self._claim, turn)
+        if exceeded is not None:
             error: dict[str, JsonValue] = {"kind": "limit_exceeded", "message": exceeded}
             following, is_stuck = Next.failed("limit_exceeded", error), True
         return StepRecord(

@@ -90,6 +90,14 @@ async def leaving(ctx: WorkflowContext, left: int) -> None:
     await ctx.wait_event("paid")
 
 
+@workflow(tools=[double])
+async def scattering(ctx: WorkflowContext, left: int) -> None:
+    """Begins calls that it does not wait for, a few at each turn."""
+    for number in range(left):
+        _ = ctx.activity(double, number=number), ctx.activity(double, number=-number)
+        await ctx.wait_event("next")
+
+
 @workflow(tools=[ship])
 async def shipping(ctx: WorkflowContext) -> str:
     try:
@@ -110,6 +118,7 @@ async def sending(ctx: WorkflowContext) -> int:
 
 WORKFLOWS: list[Agent] = [
     returning, own_id, telling, greedy, leaving, writer, shipping, fan, sending,
+    scattering,
 ]  # fmt: skip
 
 
@@ -193,6 +202,46 @@ def test_calls_beyond_the_limit_are_not_begun(family: Family) -> None:
 
     assert ended(family, run_id) == (RunStatus.FAILED, "limit_exceeded")
     assert family.rows("SELECT count(*) FROM celeriac.effects") == [(0,)]
+
+
+def test_calls_that_go_on_from_earlier_turns_count_for_the_limit(family: Family) -> None:
+    run_id = family.start("scattering", 3, limits=Limits(tool_calls=4))
+    for _ in range(2):
+        family.step(run_id)
+        family.client.send_event(run_id, "next")
+
+    family.step(run_id)
+
+    assert ended(family, run_id) == (RunStatus.FAILED, "limit_exceeded")
+    assert family.rows("SELECT count(*) FROM celeriac.effects") == [(4,)]
+
+
+def test_what_a_child_of_an_earlier_generation_uses_counts_for_the_workflow(
+    family: Family,
+) -> None:
+    run_id = family.start("leaving", 1)
+    family.step(run_id)
+    (child,) = family.children(run_id)
+    let_time_pass(family)
+    with family.database.begin() as connection:
+        connection.exec_driver_sql(
+            "SELECT FROM celeriac.runs WHERE run_id = %s FOR UPDATE", (child,)
+        )  # so that nobody cancels it
+        family.step(run_id)
+    assert "run.continued" in family.events(run_id)
+    before = family.events(run_id)
+    used = "SELECT child_steps_used, child_tokens_used FROM celeriac.runs WHERE run_id = %s"
+    assert family.rows(used, run_id) == [(0, 0)]
+
+    family.step(child)
+
+    assert ended(family, child) == (RunStatus.COMPLETED, "a poem")
+    ((steps, tokens),) = family.rows(used, run_id)
+    assert steps == 1
+    assert [(tokens,)] == family.rows(
+        "SELECT input_tokens_used + output_tokens_used FROM celeriac.runs WHERE run_id = %s", child
+    )
+    assert family.events(run_id) == before
 
 
 def test_all_calls_of_the_limit_may_be_made(family: Family) -> None:

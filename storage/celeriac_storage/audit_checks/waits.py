@@ -68,17 +68,28 @@ CHILD_USE = Check(
         '%%s, %%s and %%s', child_steps_used, child_tool_calls_used, child_tokens_used, steps,
         tool_calls, tokens)
     FROM celeriac.runs AS workflow, LATERAL (
-        SELECT coalesce(sum(child.step + child.child_steps_used), 0) AS steps,
-            coalesce(sum(child.tool_calls_used + child.child_tool_calls_used), 0) AS tool_calls,
-            coalesce(sum(child.input_tokens_used + child.output_tokens_used
-                + child.child_tokens_used), 0) AS tokens
-        FROM celeriac.activities AS entry JOIN celeriac.runs AS child ON child.run_id = made_by
+        SELECT coalesce(sum(used.steps), 0) AS steps,
+            coalesce(sum(used.tool_calls), 0) AS tool_calls,
+            coalesce(sum(used.tokens), 0) AS tokens,
+            coalesce(sum(used.steps) FILTER (WHERE is_counted), 0) AS least_steps,
+            coalesce(sum(used.tool_calls) FILTER (WHERE is_counted), 0) AS least_tool_calls,
+            coalesce(sum(used.tokens) FILTER (WHERE is_counted), 0) AS least_tokens
+        FROM celeriac.activities AS entry JOIN celeriac.runs AS child ON child.run_id = made_by,
+        LATERAL (
+            SELECT child.step + child.child_steps_used AS steps,
+                child.tool_calls_used + child.child_tool_calls_used AS tool_calls,
+                child.input_tokens_used + child.output_tokens_used + child.child_tokens_used
+                    AS tokens,
+                -- What nobody waits for any more is counted as well, until the workflow ends.
+                entry.told IS NOT NULL OR workflow.finished_at IS NULL AS is_counted
+        ) AS used
         WHERE entry.run_id = workflow.run_id AND child.parent_run_id = workflow.run_id
-            AND entry.told IS NOT NULL
+            AND (entry.told IS NOT NULL OR child.finished_at IS NOT NULL)
     ) AS made
     WHERE kind = 'workflow' AND pruned_at IS NULL
-        AND (child_steps_used, child_tool_calls_used, child_tokens_used)
-        <> (steps, tool_calls, tokens)
+        AND NOT (child_steps_used BETWEEN least_steps AND steps
+            AND child_tool_calls_used BETWEEN least_tool_calls AND tool_calls
+            AND child_tokens_used BETWEEN least_tokens AND tokens)
     """,
 )
 
