@@ -58,8 +58,13 @@ def check_against_schema(value: JsonValue, schema: Mapping[str, JsonValue]) -> N
     only Python code can check are left to the worker, which has the agent's code. Decimals are
     checked with all their digits, if the schema is a `Shape.exact_schema`.
     """
-    if problems := problems_by_schema(strict_json(value), schema):
+    sent = strict_json(value)
+    if problems := problems_by_schema(sent, schema):
         raise InvalidInput(listed(problems))
+    try:
+        json.dumps(sent, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:  # no schema can forbid it, and no `Shape` takes it
+        raise InvalidInput("a string contains half a character, a lone surrogate") from error
 
 
 def strict_json(value: object) -> JsonValue:

@@ -681,8 +681,8 @@ def test_no_check_is_without_a_damage_that_it_sees() -> None:
         audit_checks.memories.GOVERNED,
         audit_checks.memories.HASHES,
         audit_checks.memories.OWNED,
-        audit_checks.hashes.ENTRY_HASHES,  # test_workflows
-        audit_checks.workflows.ENTRY_NUMBERS,
+        audit_checks.workflows.ENTRY_NUMBERS,  # test_workflows
+        audit_checks.hashes.ENTRY_HASHES,
         audit_checks.workflows.MADE_BY,
         audit_checks.workflows.ENTRY_ENDS,
         audit_checks.workflows.TAKEN_MAIL,

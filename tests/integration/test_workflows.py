@@ -11,12 +11,13 @@ from pydantic import BaseModel
 from pydantic_ai.messages import ModelMessage
 
 from celeriac import Agent, Approval, Limits, ToolError, WorkflowContext, tool, workflow
-from celeriac.errors import ActivityFailed, Conflict, NotAllowed
+from celeriac.errors import ActivityFailed, Conflict, InvalidInput, NotAllowed
 from celeriac.ids import DEFAULT_TENANT, RunId, ThreadId, UserId
 from celeriac.scripted import ScriptedModel, Turn, say
 from celeriac.states import Phase, RunStatus
 from celeriac_storage import deadlines, erasing, mailbox, principals, pruning, timers
 from celeriac_storage.audit import audit
+from celeriac_storage.audit_checks import hashes
 from celeriac_storage.audit_checks import workflows as workflow_checks
 from celeriac_tasks.live_flow import FlowCache
 from celeriac_tasks.step import take_step
@@ -558,6 +559,16 @@ def test_a_workflow_has_no_model_to_talk_to(family: Family) -> None:
         family.client.interrupt(run_id)
 
 
+@pytest.mark.parametrize("agent", ["telling", telling])
+def test_half_a_character_is_refused_before_anything_is_written(
+    family: Family, agent: str | Agent
+) -> None:
+    with pytest.raises(InvalidInput, match="lone surrogate"):
+        family.client.start(agent, "a \ud800 b")
+
+    assert family.rows("SELECT FROM celeriac.runs") == []
+
+
 def test_children_beyond_the_limit_end_their_workflow(family: Family) -> None:
     run_id = family.start("manager", None, limits=Limits(children=1))
 
@@ -624,6 +635,16 @@ def test_of_two_turns_with_one_message_one_is_dropped(
         ),
         ("ENTRY_TIMERS", "UPDATE celeriac.timers SET fired_at = now()", "entry 0.2 goes on"),
         (
+            "ENTRY_HASHES",
+            "UPDATE celeriac.activities SET result = '3' WHERE number = 0",
+            "entry 0.0",
+        ),
+        (
+            "ENTRY_HASHES",
+            "UPDATE celeriac.mailbox SET body = '\"another\"'",
+            "mail 1",
+        ),
+        (
             "TAKEN_MAIL",
             "UPDATE celeriac.mailbox SET taken_number = 0 WHERE taken_number IS NOT NULL",
             "mail 1 has ended entry 0.0",
@@ -645,7 +666,9 @@ def test_each_kind_of_damage_to_a_log_is_seen(
         found = [
             violation
             for violation in audit(family.database)
-            if violation.detail.startswith(getattr(workflow_checks, check).name)
+            if violation.detail.startswith(
+                getattr(hashes if check == "ENTRY_HASHES" else workflow_checks, check).name
+            )
         ]
         assert any(detail in violation.detail for violation in found)
     finally:
