@@ -89,6 +89,10 @@ class Redispatch:
         with self._database.begin() as connection:
             workers.wake_waiting(connection)
             waking.park_without_worker(connection)
+        for _ in range(dispatch.BATCH):
+            with self._database.begin() as connection:
+                if not waking.cancel_without_worker(connection):
+                    break
 
     def mind_budgets(self) -> None:
         """Queue the runs for which their budgets have room again."""

@@ -13,7 +13,7 @@ from celeriac.ids import RunId
 from celeriac.scripted import ScriptedModel, ToolCall, Turn, call, say
 from celeriac.states import Phase, RunStatus
 from celeriac_scheduler.overdue import cancel_orphans
-from celeriac_storage import deadlines
+from celeriac_storage import deadlines, waking, workers
 from celeriac_storage.database import Database
 from tests.family import Family
 from tests.waiting import eventually
@@ -476,3 +476,30 @@ def test_an_end_that_loses_a_race_is_committed_again_under_its_claim(
     assert (ended.status, ended.epoch) == (RunStatus.COMPLETED, epoch + 1)
     assert "run.stumbled" not in family.events(child)
     assert family.states(parent) == ["committed"]
+
+
+def test_no_worker_being_left_nobody_waits_for_a_parent_with_other_runs_locked(
+    family: Family, database: Database
+) -> None:
+    run_id = family.start("boss")
+    family.step(run_id)
+    family.step(run_id)
+    (child,) = family.children(run_id)
+    family.execute(
+        "UPDATE celeriac.runs SET cancel_requested_at = clock_timestamp(),"
+        " published_at = published_at - interval '3 s' WHERE run_id = %s",
+        child,
+    )
+    ((worker_id,),) = family.rows("SELECT worker_id FROM celeriac.workers")
+    with database.connect() as connection:
+        workers.stop(connection, worker_id)
+
+    with database.begin() as held, database.begin() as connection:
+        held.exec_driver_sql("SELECT FROM celeriac.runs WHERE run_id = %s FOR UPDATE", (run_id,))
+        connection.exec_driver_sql("SET LOCAL lock_timeout = '10s'")
+        assert waking.park_without_worker(connection) == 0
+    with database.begin() as connection:
+        assert waking.cancel_without_worker(connection) == 1
+
+    assert family.run(child).status is RunStatus.CANCELLED
+    assert family.states(run_id) == ["failed"]
