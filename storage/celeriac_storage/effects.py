@@ -54,6 +54,15 @@ class Effect:
     is_handoff: bool = False  # the answer of that other run ends this one
 
 
+DOUBTFUL = """(effect.state IN ('in_flight', 'unknown', 'known_bad')
+    OR effect.state = 'not_done' AND EXISTS (
+        SELECT FROM celeriac.effect_attempts AS entry
+        WHERE (entry.run_id, entry.call_id, entry.attempt)
+            = (effect.run_id, effect.call_id, effect.attempt) AND entry.outcome = 'committed'))"""
+"""Of which a person, or the call's own worker, may say more than is recorded: one that was found to
+be not done, and that its worker has told of since, among them. For a query with it as `effect`."""
+
+
 def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[Effect]:
     """The effects of these calls, in the order the model asked for them."""
     rows = connection.exec_driver_sql(

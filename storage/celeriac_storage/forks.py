@@ -4,6 +4,8 @@ A run that has ended never changes, so trying it again is a run of its own. It r
 its origin where they are, up to the step that it makes instead, and none is copied; its own log
 begins empty. What the origin's calls did is not its own: a call that it makes has a key of its own.
 
+Of a workflow, what was done stands in its log, and that of a retry begins with it (`kept_entries`).
+
 A fork has a thread of its own. A retry goes on in its origin's thread, and there is one of each
 failed run. That is the difference between the two for its first step as well (`carried`): a fork
 makes all calls anew that were still to be made, a retry none that has taken effect since.
@@ -21,8 +23,8 @@ from sqlalchemy import Connection
 from celeriac.codec import JsonValue
 from celeriac.errors import Conflict, InvalidInput
 from celeriac.ids import CallId, RunId, TenantId, ThreadId, UserId
-from celeriac.states import EffectState, Phase, RunStatus
-from celeriac_storage import audit_trail, effects, starting
+from celeriac.states import EffectState, Phase, RunKind, RunStatus
+from celeriac_storage import audit_trail, effects, kept_entries, starting
 from celeriac_storage.effects import Effect
 from celeriac_storage.requests import erased, unknown_run
 from celeriac_storage.starting import NewRun, Origin, Started
@@ -60,6 +62,11 @@ def fork(connection: Connection, wish: Wish, step: int, thread_id: ThreadId) -> 
     payload was erased, or if it is no agent's run.
     """
     run = _lock(connection, wish.run_id)
+    if run.kind is RunKind.WORKFLOW:
+        raise Conflict(
+            f"run {wish.run_id} is a workflow, and cannot be forked: start a new one, or "
+            f"`celeriac retry {wish.run_id}` if it has failed"
+        )
     # Not isinstance: True is no step.
     if type(step) is not int or not 0 <= step <= run.last_step:
         raise InvalidInput(
@@ -94,6 +101,8 @@ def retry(connection: Connection, wish: Wish) -> Forked:
             f"went on: retry that one if it failed as well, or `celeriac fork {wish.run_id} --at "
             f"{run.last_step}`"
         )
+    if run.kind is RunKind.WORKFLOW:
+        _refuse_obstacle(connection, wish.run_id)
     _refuse_doubtful(connection, wish.run_id)
     _refuse_undone(connection, wish.run_id)
     step = run.last_step
@@ -101,6 +110,8 @@ def retry(connection: Connection, wish: Wish) -> Forked:
         step -= 1
     new = _new_run(connection, wish, run, step, run.thread_id)
     started = starting.start(connection, new)
+    if run.kind is RunKind.WORKFLOW:
+        kept_entries.keep(connection, wish.run_id, wish.fork_id)
     _note(connection, wish, run, "run.retry", step)
     return Forked(wish.fork_id, run.thread_id, run.queue, started, is_new=True)
 
@@ -169,19 +180,10 @@ what could not be made is looked at anew."""
 
 
 def _doubtful(connection: Connection, run_id: RunId) -> list[CallId]:
-    """The run's calls of which a person, or their own worker, may say more than is recorded: one
-    that was found to be not done, and that its worker has told of since, among them."""
+    """The run's calls of which more may be said than is recorded."""
     rows = connection.exec_driver_sql(
-        """
-        SELECT call_id FROM celeriac.effects AS effect
-        WHERE run_id = %s AND (state IN ('in_flight', 'unknown', 'known_bad')
-            OR state = 'not_done' AND EXISTS (
-                SELECT FROM celeriac.effect_attempts AS entry
-                WHERE (entry.run_id, entry.call_id, entry.attempt)
-                    = (effect.run_id, effect.call_id, effect.attempt)
-                    AND entry.outcome = 'committed'))
-        ORDER BY step, call_index
-        """,
+        f"SELECT call_id FROM celeriac.effects AS effect WHERE run_id = %s AND {effects.DOUBTFUL}"
+        " ORDER BY step, call_index",
         (run_id,),
     )
     return [CallId(row[0]) for row in rows]
@@ -199,6 +201,7 @@ class _Run:
     contract: dict[str, JsonValue] | None
     input: JsonValue
     is_child: bool
+    kind: RunKind
     last_step: int  # the one that a retry makes again
 
 
@@ -213,7 +216,7 @@ def _lock(connection: Connection, run_id: RunId) -> _Run:
     row: Any = connection.exec_driver_sql(
         """
         SELECT tenant_id, user_id, thread_id, agent, queue, status, limits, contract, input,
-            parent_call_id IS NOT NULL AS is_child, kind, erased_at, step, (
+            parent_call_id IS NOT NULL AS is_child, kind, erased_at, pruned_at, step, (
                 SELECT reason FROM celeriac.checkpoints AS last
                 WHERE last.run_id = run.run_id AND last.step = run.step - 1
             ) AS reason
@@ -225,7 +228,9 @@ def _lock(connection: Connection, run_id: RunId) -> _Run:
         raise unknown_run(run_id)
     if row.erased_at is not None:
         raise erased(run_id, row.erased_at)
-    if row.kind != "agent":
+    if row.pruned_at is not None and row.kind == RunKind.WORKFLOW:
+        raise Conflict(f"run {run_id} was pruned, and its log is gone: start a new one instead")
+    if row.kind not in (RunKind.AGENT, RunKind.WORKFLOW):
         raise Conflict(
             f"run {run_id} is a {row.kind} and cannot go on as another run: start a new one instead"
         )
@@ -240,7 +245,8 @@ def _lock(connection: Connection, run_id: RunId) -> _Run:
         row.contract,
         row.input,
         row.is_child,
-        row.step - int(row.reason == _ENDED_THERE),
+        RunKind(row.kind),
+        row.step - int(row.reason == (_ENDED_THERE if row.kind == RunKind.AGENT else "failed")),
     )
 
 
@@ -264,6 +270,7 @@ def _new_run(
         deadline_seconds=float(seconds) if isinstance(seconds, int | float) else None,
         is_published=wish.is_published,
         contract=run.contract,
+        kind=run.kind,
     )
 
 
@@ -290,7 +297,7 @@ def _messages_before(connection: Connection, run_id: RunId, step: int) -> int:
         """
         SELECT coalesce((
             SELECT message_count FROM celeriac.checkpoints WHERE run_id = %s AND step = %s
-        ), CASE WHEN forked_from IS NULL THEN 1 ELSE 0 END)
+        ), (forked_from IS NULL AND kind = 'agent')::int)
         FROM celeriac.runs WHERE run_id = %s
         """,
         (run_id, step - 1, run_id),
@@ -342,6 +349,26 @@ def _refuse_undone(connection: Connection, run_id: RunId) -> None:
             f"run {run_id} was rolled back by run {row[0]}, so that its model would go on from "
             "what is not so any more: start a new run instead"
         )
+
+
+def _refuse_obstacle(connection: Connection, run_id: RunId) -> None:
+    found = kept_entries.obstacle(connection, run_id)
+    if found is None:
+        return
+    if found.is_rollback:
+        raise Conflict(
+            f"entry {found.number} of the log of run {run_id} was rolled back by run "
+            f"{found.run_id}, so that its code would go on from what is not so any more: start a "
+            "new run instead"
+        )
+    if found.call_id is not None:
+        (call,) = effects.load(connection, found.run_id, [found.call_id])
+        why = what_is_doubtful(found.run_id, call)
+        raise Conflict(f"run {run_id} cannot be retried, since {why}")
+    raise Conflict(
+        f"run {run_id} cannot be retried yet, since run {found.run_id} has not ended, which it "
+        f"has asked for (entry {found.number}): see `celeriac show {found.run_id}`"
+    )
 
 
 def _note(connection: Connection, wish: Wish, run: _Run, deed: str, step: int) -> None:

@@ -32,9 +32,10 @@ class LiveFlow:
         if self._flow is not None:
             self._flow.close()
 
-    @property
-    def known_entries(self) -> int:
-        return self._known_entries
+    def entries_with(self, turn: Turn) -> int:
+        """How many entries the log has once the turn is in it. In that of a retry, the turn may
+        fill holes."""
+        return max([self._known_entries, *(each.number + 1 for each in turn.asked)])
 
     @property
     def known_ends(self) -> int:
@@ -91,7 +92,7 @@ class LiveFlow:
         """The turn is in the log."""
         assert self._flow is not None
         self._flow.committed()
-        self._known_entries += len(turn.asked)
+        self._known_entries = self.entries_with(turn)
         self._events |= {each.number for each in turn.asked if each.kind is EntryKind.EVENT}
         self._groups = dict(turn.groups)
         self._step = next_step

@@ -104,10 +104,7 @@ class TurnStep:
             kind=StepKind.FLOW,
             reason=_reason(turn),
             advances=not is_stuck,
-            state={
-                "entries": flow.known_entries + len(turn.asked),
-                "ends": flow.known_ends,
-            },
+            state=_state(flow, turn),
             agent_hash=self._loaded.agent_hash if is_new else None,
             tools_hash=self._loaded.tools_hash if is_new else None,
             prompt_hash=self._loaded.prompt_hash if is_new else None,
@@ -172,6 +169,16 @@ def _following(turn: Turn) -> Next:
         case EndKind.DIVERGED:
             assert turn.end.error is not None
             return Next.needs_attention(Phase.WAITING_CODE, turn.end.error)
+
+
+def _state(flow: LiveFlow, turn: Turn) -> dict[str, JsonValue]:
+    state: dict[str, JsonValue] = {
+        "entries": flow.entries_with(turn),
+        "ends": flow.known_ends,
+    }
+    if turn.end is not None and turn.end.because_of:
+        state["because_of"] = list(turn.end.because_of)
+    return state
 
 
 def _reason(turn: Turn) -> str:

@@ -5,8 +5,17 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from celeriac import ToolContext, WorkflowContext, tool, workflow
-from tests.crash.agents import QUEUE, _noted, _wait_until_open, notify, tally, wait_at
+from celeriac import ToolContext, ToolError, WorkflowContext, tool, workflow
+from tests.crash.agents import (
+    QUEUE,
+    _connect,
+    _is_open,
+    _noted,
+    _wait_until_open,
+    notify,
+    tally,
+    wait_at,
+)
 
 ACTIVITIES = 3
 SIBLINGS = 3
@@ -81,3 +90,28 @@ async def branching(ctx: WorkflowContext) -> dict[str, Any]:
     at = ctx.now()
     left, right = await ctx.gather(branch("a"), branch("b"))
     return {"left": left, "right": right, "is_same_time": at <= ctx.now()}
+
+
+@tool(effect="none")
+def fail_until_mended(ctx: ToolContext) -> str:
+    """Fail, until the test opens the gate."""
+    with _noted(ctx), _connect() as connection:
+        if not _is_open(connection, "mended"):
+            raise ToolError("it is broken")
+    return "mended"
+
+
+@workflow(tools=[tally, fail_until_mended], queue=QUEUE)
+async def mending(ctx: WorkflowContext) -> list[str]:
+    """Branches, in one of which something is broken in the middle."""
+
+    async def whole() -> list[str]:
+        return [await ctx.activity(tally, label=f"whole{n}") for n in range(2)]
+
+    async def broken() -> str:
+        await ctx.activity(tally, label="before")
+        await ctx.activity(fail_until_mended)
+        return await ctx.activity(tally, label="after")
+
+    labels, last = await ctx.gather(whole(), broken())
+    return [*labels, last]

@@ -212,7 +212,7 @@ class WorkflowContext:
 
         It waits for all of them, also if one fails, and then raises the first error in that order.
         """
-        return AllOf([self._promise(each) for each in awaited])
+        return AllOf([self._promise(each) for each in awaited], self._flow.failures.note_together)
 
     def first(self, *awaited: Awaitable[Any]) -> Promise[First]:
         """Which one ends first, counted from 0, and its result; an error of it is raised.

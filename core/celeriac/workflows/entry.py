@@ -82,6 +82,7 @@ class End:
     kind: EndKind
     value: JsonValue = None  # the result, or the new input
     error: dict[str, JsonValue] | None = None  # of `failed` and `diverged`
+    because_of: Sequence[int] = ()  # of `failed`: the entries by whose failure the code failed
 
 
 @dataclass(frozen=True, slots=True)

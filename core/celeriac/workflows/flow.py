@@ -19,7 +19,7 @@ from celeriac.workflows.context import WorkflowContext
 from celeriac.workflows.divergence import diverged, named
 from celeriac.workflows.entry import Asked, End, EndKind, Entry, EntryKind, Turn
 from celeriac.workflows.events import Events
-from celeriac.workflows.failure import report
+from celeriac.workflows.failure import Failures, report
 from celeriac.workflows.guard import guarded
 from celeriac.workflows.promise import Branch, EntryPromise, Promise
 
@@ -51,6 +51,8 @@ class Flow:
         self.now = now
         self.run_id = run_id
         self._ahead: dict[int, Entry] = {}  # of the log, what the code has not asked for yet
+        self._holes: set[int] | None = None  # numbers that the log of a retry lacks; None: unknown
+        self.failures = Failures()
         self._next_number = 0
         self._told = 0  # ends that the code knows of
         self._unconfirmed: dict[int, Asked] = {}
@@ -77,6 +79,8 @@ class Flow:
         self.now = now or self.now
         with self._unless_broken(), guarded():
             ends = self._take(entries)
+            if self._holes is None:
+                self._holes = {*range(max(self._ahead, default=0))} - self._ahead.keys()
             if self._main is None:
                 self._begin()
             self._run()
@@ -122,6 +126,7 @@ class Flow:
         if self._end is not None:
             raise Stopped
         number = self._next_number
+        assert self._holes is not None, "the code runs"
         asked = Asked(number, kind, name, stored_form(arguments), stored_form(value), terms, label)
         found = self._ahead.pop(number, None)
         while found is not None and found.asked.fingerprint != asked.fingerprint:
@@ -141,6 +146,7 @@ class Flow:
             )
         else:
             self._unconfirmed[number] = asked
+            self._holes.discard(number)
         self._next_number += 1
         return asked
 
@@ -169,7 +175,8 @@ class Flow:
 
     def drop(self, branch: Branch[Any]) -> None:
         """It ends where it is, and with it all that it has begun."""
-        if branch.is_kept or branch.is_dropped:
+        # What one that has ended had begun goes on with its parent; the code itself has none.
+        if branch.is_dropped or (branch.is_kept and branch is not self._main):
             return
         branch.is_dropped = True
         for begun in list(branch.begun):
@@ -235,14 +242,17 @@ class Flow:
         elif (promise := self._open.pop(asked.number, None)) is not None:
             error = entry.error
             failed = None if error is None else ActivityFailed(f"{asked.kind} {asked.name}", error)
+            if failed is not None:
+                self.failures.note(asked.number, failed)
             promise.settle(entry.result, failed)
 
     def _look_back(self) -> None:
-        """Whether the code has asked for all that its log says."""
+        """Whether the code has asked for all that its log says. So a turn that fills one hole in
+        the log of a retry fills all of them."""
         left = [
             entry.asked
-            for number, entry in self._ahead.items()
-            if entry.asked.kind is not EntryKind.VERSION
+            for entry in self._ahead.values()
+            if entry.asked.kind is not EntryKind.VERSION or self._holes
         ]
         if not left or (self._end is not None and self._end.kind is EndKind.DIVERGED):
             return
@@ -262,7 +272,7 @@ class Flow:
             if found.asked.name == change_id:
                 return True
             number += 1  # of one that the code does not ask for any more
-        return found is None
+        return found is None and number not in (self._holes or ())
 
     # -------------------------------------------------------------------------------- the code
 
@@ -336,7 +346,8 @@ class Flow:
         if error is None:
             self._end = End(EndKind.COMPLETED, stored_form(value))
         else:
-            self._end = End(EndKind.FAILED, error=report(error))
+            because_of = self.failures.behind(error)
+            self._end = End(EndKind.FAILED, error=report(error), because_of=because_of)
 
     def _groups(self) -> dict[int, int]:
         """Each group is named by its first entry. Those that overlap are split, so that an entry

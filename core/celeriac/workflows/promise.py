@@ -138,11 +138,14 @@ class Branch(Settled[T]):
 
 class AllOf(Promise[tuple[Any, ...]]):
     """Kept when every member is, also if some failed: then it raises the first of these errors, in
-    the order of the members."""
+    the order of the members, and calls `fails` with all of them."""
 
-    def __init__(self, members: Sequence[Promise[Any]]) -> None:
+    def __init__(
+        self, members: Sequence[Promise[Any]], fails: Callable[[Sequence[Exception]], None]
+    ) -> None:
         super().__init__()
         self._members = members
+        self._fails = fails
         self._open = len(members)
         if not members:
             self._keep()
@@ -155,7 +158,17 @@ class AllOf(Promise[tuple[Any, ...]]):
             self._keep()
 
     def result(self) -> tuple[Any, ...]:
-        return tuple([member.result() for member in self._members])
+        results: list[Any] = []
+        errors: list[Exception] = []
+        for member in self._members:
+            try:
+                results.append(member.result())
+            except Exception as error:  # noqa: BLE001 - the code's
+                errors.append(error)
+        if errors:
+            self._fails(errors)
+            raise errors[0]
+        return tuple(results)
 
     def groups(self) -> Iterator[Group]:
         together = self.entries()

@@ -90,7 +90,8 @@ FORKS = Check(
     LEFT JOIN celeriac.checkpoints AS last
         ON last.run_id = origin.run_id AND last.step = fork.forked_step - 1
     CROSS JOIN LATERAL (
-        SELECT coalesce(last.message_count, (origin.forked_from IS NULL)::int) AS said
+        SELECT coalesce(last.message_count,
+            (origin.forked_from IS NULL AND origin.kind = 'agent')::int) AS said
     ) AS before
     WHERE origin.pruned_at IS NULL AND (fork.history_until IS DISTINCT FROM said
         OR fork.forked_step NOT BETWEEN 0 AND origin.step)

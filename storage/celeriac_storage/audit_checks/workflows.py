@@ -5,6 +5,7 @@ from celeriac_storage.audit_checks.check import TERMINAL, Check
 ENTRY_NUMBERS = Check(
     2,
     "the entries of a log are numbered without a gap, and so are their ends",
+    # But for the holes with which a retry begins, until its first turn.
     """
     SELECT run_id, format('generation %%s: %%s entries up to number %%s, %%s ends up to %%s',
         log.generation, entries, last_number, ends, last_told) AS detail
@@ -13,7 +14,10 @@ ENTRY_NUMBERS = Check(
             count(told) AS ends, max(told) AS last_told
         FROM celeriac.activities GROUP BY run_id, generation
     ) AS log JOIN celeriac.runs AS run USING (run_id)
-    WHERE entries <> last_number + 1 OR ends <> coalesce(last_told + 1, 0)
+    WHERE entries <> last_number + 1 AND (forked_from IS NULL OR EXISTS (
+            SELECT FROM celeriac.checkpoints AS turn
+            WHERE turn.run_id = run.run_id AND turn.state ? 'entries'))
+        OR ends <> coalesce(last_told + 1, 0)
         OR log.generation > run.generation OR log.generation = run.generation AND run.told <> ends
     """,
 )
@@ -21,13 +25,24 @@ ENTRY_NUMBERS = Check(
 MADE_BY = Check(
     3,
     "an entry that a run makes has that run, and each run of a workflow makes an entry",
+    # A retry has kept what its origin's log says, or what came of that afterwards.
     """
     SELECT entry.run_id, format('entry %%s.%%s is made by %%s, which is no run of its own',
         entry.generation, number, made_by) AS detail
     FROM celeriac.activities AS entry LEFT JOIN celeriac.runs AS made
         ON (made.run_id, made.parent_run_id, made.parent_call_id)
             = (made_by, entry.run_id, entry.generation || '.' || number)
-    WHERE made_by IS NOT NULL AND made.run_id IS NULL
+    WHERE made_by IS NOT NULL AND made.run_id IS NULL AND NOT EXISTS (
+        SELECT FROM celeriac.runs AS run JOIN celeriac.activities AS before
+            ON before.run_id = run.forked_from
+        WHERE run.run_id = entry.run_id AND entry.told IS NOT NULL
+            AND (before.generation, before.number, before.fingerprint, before.made_by)
+                = (entry.generation, entry.number, entry.fingerprint, entry.made_by)
+            AND (before.told IS NULL OR before.error IS NOT NULL AND entry.error IS NULL
+                OR entry.erased_at IS NOT NULL OR before.erased_at IS NOT NULL
+                OR (before.result_hash, before.result_artifact, before.error) IS NOT DISTINCT FROM
+                    (entry.result_hash, entry.result_artifact, entry.error))
+    )
     UNION ALL
     SELECT child.run_id, format('it makes entry %%s of workflow %%s, which has none',
         child.parent_call_id, child.parent_run_id)
