@@ -425,6 +425,24 @@ def test_an_exception_of_the_code_fails_the_run_and_says_where() -> None:
     assert re.fullmatch(r"test_workflows\.py:\d+, in broken", str(failure["at"]))
 
 
+def test_an_error_that_a_library_raises_is_told_with_the_line_of_the_code() -> None:
+    @workflow
+    async def sleeping(ctx: WorkflowContext) -> None:  # noqa: ARG001
+        await asyncio.sleep(1)
+
+    @workflow(tools=[double])
+    async def calling(ctx: WorkflowContext) -> int:  # noqa: ARG001
+        return double(number=2)
+
+    @workflow(tools=[double])
+    async def misspelt(ctx: WorkflowContext) -> int:
+        return await ctx.activity(double, nmber=2)
+
+    for broken in (sleeping, calling, misspelt):
+        place = str(Played(broken).failure["at"])
+        assert re.fullmatch(rf"test_workflows\.py:\d+, in {broken.name}", place)
+
+
 def test_gather_waits_for_all_and_then_raises_the_first_error() -> None:
     @workflow(tools=[double])
     async def both(ctx: WorkflowContext) -> None:

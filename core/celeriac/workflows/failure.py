@@ -1,6 +1,7 @@
 """What a run's error says of an exception that a workflow's code did not catch, and which entries
 of its log are behind that."""
 
+import sysconfig
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,8 @@ from celeriac.errors import ActivityFailed, CeleriacError
 from celeriac.secrets import redact
 
 MAX_MESSAGE_CHARACTERS = 2000
-_OURS = Path(__file__).parent
+_OURS = Path(__file__).parents[1]
+_PYTHONS = Path(sysconfig.get_path("stdlib"))
 
 
 def report(error: Exception) -> dict[str, JsonValue]:
@@ -32,11 +34,17 @@ def report(error: Exception) -> dict[str, JsonValue]:
 
 
 def _place(error: Exception) -> str | None:
-    """The innermost line that is not of this package: `shop.py:12, in ship_order`."""
+    """The innermost line that neither celeriac nor Python brought: `shop.py:12, in ship_order`."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if Path(frame.filename).parent != _OURS:
-            return f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
+        file = Path(frame.filename)
+        if not file.is_relative_to(_OURS) and not _is_pythons(file):
+            return f"{file.name}:{frame.lineno}, in {frame.name}"
     return None
+
+
+def _is_pythons(file: Path) -> bool:
+    """Whether it is of the standard library, in whose folder installed packages lie, too."""
+    return file.is_relative_to(_PYTHONS) and not {"site-packages", "dist-packages"} & {*file.parts}
 
 
 class Failures:

@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import InvalidInput
-from celeriac.schemas import listed, located
+from celeriac.schemas import listed, located, shown
 from celeriac.tools import Tool
 
 
@@ -39,7 +39,8 @@ class Reader:
             return self._adapter.validate_json(dumps(value))
         except ValidationError as error:
             problems = [
-                located(each["loc"], each["msg"]) for each in error.errors(include_url=False)
+                located(each["loc"], f"{each['msg']}, and it is {shown(each['input'])}")
+                for each in error.errors(include_url=False)
             ]
             raise InvalidInput(
                 f"the result of {self._what} does not fit its type: {listed(problems)}"
