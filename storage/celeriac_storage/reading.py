@@ -240,7 +240,8 @@ def list_runs(
 ) -> list[RunLine]:
     """Runs, newest first: those of that tenant, user, thread, status, agent and outcome, each if
     given, and that were created before the run `before`, given by its time and id. The runs of
-    workflows' activities are among them only `with_activities`.
+    workflows' activities are among them only `with_activities`, and where they need a person: a
+    workflow is `paused` meanwhile, so nothing else of that status would stand for them.
 
     `search` is the begin of a run's id, or any text of its input, in capitals or not. It reads the
     inputs, so it takes as long as there are runs. Needs a transaction, and raises `InvalidInput`
@@ -249,7 +250,7 @@ def list_runs(
     if search is not None:
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{SEARCH_SECONDS}s'")
     query = select(*(runs.c[column] for column in _LINE))
-    if not with_activities:
+    if not with_activities and status is not RunStatus.NEEDS_ATTENTION:
         query = query.where(runs.c.kind != RunKind.ACTIVITY.value)
     if status is not None:
         query = query.where(runs.c.status == status.value)

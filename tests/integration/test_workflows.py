@@ -11,8 +11,9 @@ from pydantic import BaseModel
 from pydantic_ai.messages import ModelMessage
 
 from celeriac import Agent, Approval, Limits, ToolError, WorkflowContext, tool, workflow
+from celeriac.client import TookEffect
 from celeriac.errors import ActivityFailed, Conflict, InvalidInput, NotAllowed
-from celeriac.ids import DEFAULT_TENANT, RunId, ThreadId, UserId
+from celeriac.ids import DEFAULT_TENANT, CallId, RunId, ThreadId, UserId
 from celeriac.scripted import ScriptedModel, Turn, say
 from celeriac.states import Phase, RunStatus
 from celeriac_storage import deadlines, erasing, mailbox, principals, pruning, timers
@@ -51,6 +52,12 @@ def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+@tool(effect="external")
+def deliver(sku: str) -> str:
+    """Deliver something, with an end that nobody sees."""
+    raise ConnectionError(f"no answer about {sku}")
+
+
 writer = Agent("writer", ScriptedModel([say("a poem")]))
 
 
@@ -81,6 +88,11 @@ async def paying(ctx: WorkflowContext, amount: int) -> str:
         return await ctx.activity(pay, amount=amount)
     except ActivityFailed as failed:
         return failed.kind
+
+
+@workflow(tools=[deliver, pay])
+async def delivering(ctx: WorkflowContext) -> list[str]:
+    return await ctx.gather(ctx.activity(pay, amount=1), ctx.activity(deliver, sku="A-1"))
 
 
 @workflow(tools=[double])
@@ -202,7 +214,7 @@ async def audited(ctx: WorkflowContext) -> str:
 
 WORKFLOWS: list[Agent] = [
     two_steps, fan, careful, paying, deciding, sleepy, listening, impatient, manager, writer,
-    generations, changing, hasty, racing, everything, audited, guessing, telling,
+    generations, changing, hasty, racing, everything, audited, guessing, telling, delivering,
 ]  # fmt: skip
 
 
@@ -423,6 +435,43 @@ def grant(family: Family, person: str, role: str) -> None:
             is_disabled=False,
             by=UserId("root"),
         )
+
+
+def test_an_activity_that_needs_a_person_is_found_from_the_command_line(
+    family: Family, cli: Cli
+) -> None:
+    run_id = family.start("delivering", None)
+    family.go_on()
+    (lost,) = [each.run_id for each in family.run(run_id).activities if each.name == "deliver"]
+
+    assert lost is not None
+    assert lost in cli("runs", "--status", "needs_attention").stdout
+    assert lost not in cli("runs", "--status", "paused").stdout
+    told = " ".join(cli("show", run_id).stdout.split())
+    assert f"for activity deliver: run {lost}, which is needs_attention, waiting_tool" in told
+    assert f"and 1 more; `celeriac show {lost}` says more" in told
+    family.client.resolve(lost, CallId("0.0"), TookEffect(5), by="bob")
+    (proposal,) = family.client.approvals()
+    family.client.approve(proposal.approval_id, by="bob")
+    family.go_on()
+
+    error: Any = family.run(run_id).error
+    assert error["message"] == (
+        "the result of deliver does not fit its type: Input should be a valid string, and it is 5"
+    )
+
+
+def test_a_decision_that_is_waited_for_is_named_by_its_intent(family: Family, cli: Cli) -> None:
+    run_id = family.start("deciding", None)
+    family.go_on()
+    (proposal,) = family.client.approvals()
+
+    told = " ".join(cli("show", run_id).stdout.split())
+
+    assert f"for a decision about launch it: run {proposal.run_id}, which is paused," in told
+    assert f"`celeriac show {proposal.run_id}` says more" in told
+    family.client.cancel(run_id, by="bob")
+    family.go_on()
 
 
 def test_people_decide_for_the_code(family: Family) -> None:

@@ -40,7 +40,8 @@ def runs(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many at most.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List runs, the newest first."""
+    """List runs, the newest first. Of workflows' activities only those that need attention, if
+    these are asked for by --status."""
     with environment(context).client() as client:
         found = client.runs(status=status, agent=agent, with_activities=activities, limit=limit)
     if as_json:

@@ -111,9 +111,12 @@ def _activities(run: "Run") -> str:
     awaited = [each for each in run.activities if each.is_awaited]
     if not awaited:
         return "for what its code has asked for"
-    first, others = awaited[0], len(awaited) - 1
-    more = f", and {others} more" if others else ""
+    # Of several, one that needs a person: the others go on by themselves.
+    first = min(awaited, key=lambda each: each.run_status is not RunStatus.NEEDS_ATTENTION)
+    more = f", and {len(awaited) - 1} more" if len(awaited) > 1 else ""
     what = f"for {first.kind} {first.name}"
+    if first.kind == "approval" and isinstance(first.arguments, dict):
+        what = f"for a decision about {brief(first.arguments.get('intent'), 100)}"
     if first.due_at is not None:
         what = f"until {first.due_at:%Y-%m-%d %H:%M:%S} UTC"
     elif first.kind == "event":
@@ -121,6 +124,8 @@ def _activities(run: "Run") -> str:
     elif first.run_id is not None:
         phase = "" if first.run_phase is None else f", {first.run_phase}"
         what += f": run {first.run_id}, which is {first.run_status}{phase}"
+        if first.run_status in (RunStatus.PAUSED, RunStatus.NEEDS_ATTENTION):
+            more += f"; `celeriac show {first.run_id}` says more"
     return what + more
 
 

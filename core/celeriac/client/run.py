@@ -35,7 +35,7 @@ def list_runs(
     limit: int = 50,
 ) -> Ask[list[RunLine]]:
     """The newest runs first, at most `limit` of them, of that status and that agent; those of
-    workflows' activities only if they are asked for."""
+    workflows' activities only if they are asked for, or with the status `needs_attention`."""
 
     def in_database(desk: "DatabaseDesk") -> list[RunLine]:
         return desk.read(
