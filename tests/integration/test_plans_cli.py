@@ -82,7 +82,12 @@ def test_what_cannot_be_used_is_said(family: Family, cli: Cli, tmp_path: Path) -
     assert "these steps wait for one another: a → a" in refused(cycle)
     unknown = Plan([PlanStep("a", tool="play")]).to_json()
     assert "step a: there is no tool play; known are book, fill, look," in refused(unknown)
-    assert "this is no JSON" in refused("{", exit_code=2)
+    cut = refused("{", exit_code=2)
+    assert "standard input is no plan, which is written as JSON: this is no JSON: " in cut
+    assert "its own quotes" not in cut  # those that a text on the command line needs
+    assert "standard input is no plan: step: unknown; expected are steps, goal," in refused(
+        {"step": []}
+    )
     missing = cli("run", str(tmp_path / "nothing.json"))
     assert (missing.exit_code, "cannot be read" in missing.stderr) == (2, True)
     nobody = cli("run", file_of(tmp_path, Plan(LAYERS)), "--runner", "nobody")

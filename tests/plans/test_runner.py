@@ -109,7 +109,7 @@ def test_a_failed_step_lets_its_siblings_end_and_then_fails_the_plan(interval: A
 
     assert failure_of(log) == (
         "step a has failed: out of stock. Not begun: c. When the cause is mended, `celeriac plan "
-        "retry r1` does what is left, and keeps the 1 steps that are completed"
+        "retry r1` does what is left, and keeps the 1 step that is completed"
     )
 
 

@@ -11,6 +11,7 @@ from celeriac.cli.environment import environment
 from celeriac.cli.group import WrongUsage
 from celeriac.cli.output import AsJson, By, RunArgument, console, print_json
 from celeriac.cli.plan_drawing import draw_plan
+from celeriac.errors import InvalidInput, InvalidPlan
 
 if TYPE_CHECKING:
     from celeriac.client import Client
@@ -86,13 +87,24 @@ def retry(
 
 
 def _read(file: str) -> "Plan":
+    from celeriac.codec import loads_strict
     from celeriac.plan import Plan
 
+    name = "standard input" if file == "-" else file
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise WrongUsage(f"{file} cannot be read: {error}") from error
-    return Plan.from_json(starting.parse_json(text, file))
+        raise WrongUsage(f"{name} cannot be read: {error}") from error
+    try:
+        value = loads_strict(text)
+    except InvalidInput as error:
+        raise WrongUsage(f"{name} is no plan, which is written as JSON: {error}") from error
+    try:
+        return Plan.from_json(value)
+    except InvalidPlan:
+        raise
+    except InvalidInput as error:
+        raise InvalidInput(f"{name} is no plan: {error}") from error
 
 
 def _tell(client: "Client", started: "Started", *, wait: bool, as_json: bool) -> None:

@@ -182,11 +182,12 @@ def _story(progress: Progress, run_id: str) -> str:
     )
     left = progress.of_state(StepState.SKIPPED)
     done = len(progress.results)
+    kept = "1 step that is" if done == 1 else f"{done} steps that are"
     return (
         f"{said}. "
         + (f"Not begun: {', '.join(left)}. " if left else "")
         + f"When the cause is mended, `celeriac plan retry {run_id}` does what is left, and keeps "
-        f"the {done} steps that are completed"
+        f"the {kept} completed"
     )
 
 
