@@ -47,7 +47,7 @@ def wait_for_gate(name: str) -> None:
             time.sleep(0.02)
 
 
-@app.task(bind=True)
+@app.task(bind=True, shared=False)
 def book(self: "Task[..., object]", show: str, seats: int = 2) -> dict[str, object]:
     """Book seats for a show.
 
@@ -64,7 +64,7 @@ def book(self: "Task[..., object]", show: str, seats: int = 2) -> dict[str, obje
     return {"show": show, "seats": seats}
 
 
-@app.task(bind=True)
+@app.task(bind=True, shared=False)
 def print_ticket(self: "Task[..., object]", gate: str) -> str:
     """Print the ticket, which takes until somebody has put paper in."""
     assert self.request.id is not None

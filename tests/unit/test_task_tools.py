@@ -27,7 +27,8 @@ def application(**settings: object) -> Celery:
 
 
 def task_of(app: Celery, **options: Any) -> Any:
-    @app.task(bind=True, name="box.book", **options)
+    # Not shared: an application that another test makes would have it as well.
+    @app.task(bind=True, name="box.book", shared=False, **options)
     def book(self: object, show: str, seat: Seat, day: dt.date | None = None) -> str:
         """Book a seat.
 
@@ -124,7 +125,7 @@ def test_what_cannot_be_true_of_a_task_is_refused() -> None:
     task = task_of(application())
     other = application()
 
-    @other.task
+    @other.task(shared=False)
     def wants_context(ctx: ToolContext) -> None:
         """Do something."""
 
