@@ -92,7 +92,7 @@ async def paying(ctx: WorkflowContext, amount: int) -> str:
 
 @workflow(tools=[deliver, pay])
 async def delivering(ctx: WorkflowContext) -> list[str]:
-    return await ctx.gather(ctx.activity(pay, amount=1), ctx.activity(deliver, sku="A-1"))
+    return list(await ctx.gather(ctx.activity(pay, amount=1), ctx.activity(deliver, sku="A-1")))
 
 
 @workflow(tools=[double])
