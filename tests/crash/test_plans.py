@@ -1,5 +1,6 @@
 """Workers die in and around the steps of plans: what was completed is not done again."""
 
+# features: 004-16, 004-17, 004-57
 from typing import get_args
 
 import pytest

@@ -1,5 +1,6 @@
 """Plans on a worker in the test's own process, step by step."""
 
+# features: 004-55, 004-57
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,5 +1,6 @@
 """What a model was sent, told from rows alone; and where two runs part."""
 
+# features: 004-07
 import json
 import socket
 from collections.abc import Callable, Iterator

@@ -1,5 +1,6 @@
 """What a step writes does not grow with what the run has behind it."""
 
+# features: 004-10, 004-14
 from celeriac import Agent, Client, Limits, ToolContext, tool
 from celeriac.ids import RunId
 from celeriac.scripted import ScriptedModel, call

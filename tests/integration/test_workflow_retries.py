@@ -1,5 +1,6 @@
 """Failed workflows are retried: what their logs say was done is not done again."""
 
+# features: 004-04
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any

@@ -1,5 +1,6 @@
 """Workflows on a worker in the test's own process, step by step."""
 
+# features: 004-02, 004-53, 004-54
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -2,6 +2,7 @@
 that has the code in memory, one that is behind, one that begins at the start. All of them do the
 same as the log says, and the code never waits for more than its groups say."""
 
+# features: 004-01, 004-53
 import hashlib
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
