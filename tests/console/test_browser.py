@@ -274,8 +274,10 @@ def test_a_link_from_another_site_leads_to_the_page_for_who_is_signed_in(
         page.goto(f"{elsewhere}/healthz")
         page.evaluate("path => location.assign(path)", f"{elsewhere}/approvals")
         expect(page.get_by_label("Token")).to_be_visible()  # there, nobody is signed in
-        window.trouble = [each for each in window.trouble if elsewhere not in each]
         page.goto(window.url)
+        page.wait_for_load_state("networkidle")
+        # That page's icon is fetched when the browser likes.
+        window.trouble = [each for each in window.trouble if elsewhere not in each]
     assert proposal.status == "pending"
 
 

@@ -70,7 +70,7 @@ class Window:
     def assert_no_trouble(self) -> None:
         """No error, no dialog, nothing that the page's policy had to stop, no other site."""
         assert self.page.evaluate("window.violations") == []
-        assert self.trouble == []
+        assert self.trouble == [], self.trouble
 
     def assert_no_horizontal_scroll(self) -> None:
         too_wide = self.page.evaluate(
