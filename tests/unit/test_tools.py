@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretStr
-from sqlalchemy import create_engine, text
+from sqlalchemy import NullPool, create_engine, text
 
 from celeriac.codec import dumps, loads
 from celeriac.context import MAX_PROGRESS_CHARACTERS, ToolContext
@@ -662,7 +662,8 @@ def test_only_a_transactional_tool_has_a_connection() -> None:
 
 
 def test_the_connection_is_the_one_of_the_step() -> None:
-    with create_engine("sqlite://").connect() as connection:
+    # Without a pool: a connection that one keeps is closed by the garbage collector, in another test.
+    with create_engine("sqlite://", poolclass=NullPool).connect() as connection:
         context = context_of("deduct_inventory", _connection=connection)
         assert context.connection.execute(text("SELECT 1")).scalar_one() == 1
 
