@@ -662,7 +662,7 @@ def test_only_a_transactional_tool_has_a_connection() -> None:
 
 
 def test_the_connection_is_the_one_of_the_step() -> None:
-    # Without a pool: a connection that one keeps is closed by the garbage collector, in another test.
+    # No pool: what one keeps is closed by the garbage collector, in some other test.
     with create_engine("sqlite://", poolclass=NullPool).connect() as connection:
         context = context_of("deduct_inventory", _connection=connection)
         assert context.connection.execute(text("SELECT 1")).scalar_one() == 1
