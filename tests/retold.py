@@ -9,13 +9,16 @@ from celeriac import Agent, Approval, Client, Limits, ToolContext, external_tool
 from celeriac.codec import JsonValue
 from celeriac.ids import RunId
 from celeriac.messages import dump_message
-from celeriac.scripted import ScriptedModel, Turn
+from celeriac.scripted import ScriptedModel, Turn, call, say
 from celeriac.states import RunStatus
 from celeriac_storage.audit import audit
 from celeriac_storage.database import Database
 from tests.worker_in_process import Worker
 
 Question = list[dict[str, JsonValue]]
+
+BROKEN = Turn(error=ValueError("the model is broken"))
+TURNS = (call("look", shelf="A"), call("order", what="ink"), say("ink is on its way"))
 
 
 class Retold:

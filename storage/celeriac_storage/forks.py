@@ -53,6 +53,13 @@ class Forked:
     started: Started
     is_new: bool  # else it was started before
 
+    @classmethod
+    def before(cls, row: Any) -> "Forked":
+        """Of the row of a run that was started before."""
+        phase = None if row.phase is None else Phase(row.phase)
+        started = Started(RunStatus(row.status), phase)
+        return cls(row.run_id, row.thread_id, row.queue, started, is_new=False)
+
 
 def fork(connection: Connection, wish: Wish, step: int, thread_id: ThreadId) -> Forked:
     """Start a run that goes on from before that step of the run, in a new thread. Needs a
@@ -285,11 +292,7 @@ def _retry_of(connection: Connection, run: _Run, run_id: RunId) -> Forked | None
         " WHERE tenant_id = %s AND start_key = %s",
         (run.tenant_id, retry_key(run_id)),
     ).fetchone()
-    if row is None:
-        return None
-    phase = None if row.phase is None else Phase(row.phase)
-    started = Started(RunStatus(row.status), phase)
-    return Forked(row.run_id, row.thread_id, row.queue, started, is_new=False)
+    return None if row is None else Forked.before(row)
 
 
 def _messages_before(connection: Connection, run_id: RunId, step: int) -> int:

@@ -19,11 +19,11 @@ from celeriac.limits import Limits
 from celeriac.plan import Plan
 from celeriac.plan.log import first_lines, kept_name
 from celeriac.plan.progress import kept
-from celeriac.states import Phase, RunStatus
+from celeriac.states import RunStatus
 from celeriac_storage import admitting, audit_trail, plans, starting
 from celeriac_storage.forks import Forked
 from celeriac_storage.requests import unknown_run
-from celeriac_storage.starting import NewPlan, Started
+from celeriac_storage.starting import NewPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def _lock(connection: Connection, run_id: RunId) -> Any:
 
 def _before(connection: Connection, run_id: RunId, plan: JsonValue) -> Forked:
     row: Any = connection.exec_driver_sql(
-        "SELECT thread_id, queue, status, phase, body FROM celeriac.runs"
+        "SELECT run_id, thread_id, queue, status, phase, body FROM celeriac.runs"
         " JOIN celeriac.plans USING (run_id) WHERE run_id = %s",
         (run_id,),
     ).one()
@@ -106,9 +106,7 @@ def _before(connection: Connection, run_id: RunId, plan: JsonValue) -> Forked:
             f"what is left is done by run {run_id} already, of another plan than this: cancel that "
             "if it goes on, and retry it with this plan"
         )
-    phase = None if row.phase is None else Phase(row.phase)
-    started = Started(RunStatus(row.status), phase)
-    return Forked(run_id, row.thread_id, row.queue, started, is_new=False)
+    return Forked.before(row)
 
 
 def _refuse_early(connection: Connection, run_id: RunId, run: Any) -> None:

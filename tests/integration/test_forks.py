@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
 from threading import Barrier
-from typing import Any
 
 import pytest
 
@@ -19,32 +18,9 @@ from celeriac_storage import deadlines, deeds, erasing
 from celeriac_storage.database import Database
 from celeriac_storage.erasing import Scope
 from tests.integration.conftest import Cli
-from tests.retold import Retold
+from tests.retold import BROKEN, TURNS, Retold
 from tests.steps_by_hand import ALICE
 from tests.worker_in_process import Worker
-
-BROKEN = Turn(error=ValueError("the model is broken"))
-TURNS = (call("look", shelf="A"), call("order", what="ink"), say("ink is on its way"))
-
-
-@pytest.fixture
-def retold(database: Database, broker_url: str) -> Iterator[Retold]:
-    retold = Retold(database, broker_url)
-    yield retold
-    retold.close()
-
-
-@pytest.fixture
-def made(database: Database, broker_url: str) -> Iterator[Callable[..., Retold]]:
-    """Other agents of the name."""
-    with ExitStack() as stack:
-
-        def make(**more: Any) -> Retold:
-            retold = Retold(database, broker_url, **more)
-            stack.callback(retold.close)
-            return retold
-
-        yield make
 
 
 @pytest.fixture

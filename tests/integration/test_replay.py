@@ -3,8 +3,7 @@
 # features: 004-07
 import json
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,32 +13,8 @@ from celeriac.errors import Conflict, InvalidInput, UnknownRun
 from celeriac.ids import DEFAULT_USER, RunId
 from celeriac.reports import to_json
 from celeriac.scripted import ScriptedModel, Turn, call, say
-from celeriac_storage.database import Database
 from tests.integration.conftest import Cli
-from tests.retold import Retold
-
-BROKEN = Turn(error=ValueError("the model is broken"))
-TURNS = (call("look", shelf="A"), call("order", what="ink"), say("ink is on its way"))
-
-
-@pytest.fixture
-def retold(database: Database, broker_url: str) -> Iterator[Retold]:
-    retold = Retold(database, broker_url)
-    yield retold
-    retold.close()
-
-
-@pytest.fixture
-def made(database: Database, broker_url: str) -> Iterator[Callable[..., Retold]]:
-    """Other agents of the name."""
-    with ExitStack() as stack:
-
-        def make(**more: Any) -> Retold:
-            retold = Retold(database, broker_url, **more)
-            stack.callback(retold.close)
-            return retold
-
-        yield make
+from tests.retold import BROKEN, TURNS, Retold
 
 
 def replayed(retold: Retold, run_id: RunId) -> list[list[Any]]:
