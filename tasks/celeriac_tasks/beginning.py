@@ -11,7 +11,7 @@ from celeriac.codec import JsonValue
 from celeriac.errors import InvalidArguments
 from celeriac.ids import RunId, new_run_id
 from celeriac.limits import Limits
-from celeriac.messages import dump_message, user_message
+from celeriac.prompt import prompt_body
 from celeriac.states import EffectState, RunKind, RunStatus
 from celeriac.tools import Tool
 from celeriac.workflows.definition import Workflow
@@ -143,7 +143,7 @@ def _run(
             kind=RunKind.AGENT,
             agent=claim.agent,
             input=question,
-            user_message=dump_message(user_message(answering.prompt_of(question))),
+            user_message=prompt_body(answering.prompt_of(question)),
             limits=loaded.agent.limits.capped(left).to_json(),
             thread_id=claim.thread_id,
             user_id=claim.user_id,

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from celeriac.codec import JsonValue
 from celeriac.context_policy import ContextPolicy
 from celeriac.ids import RunId, ThreadId, WorkerId, new_run_id, new_thread_id, new_worker_id
-from celeriac.messages import dump_message, user_message
+from celeriac.prompt import prompt_body
 from celeriac.selection import select
 from celeriac_storage import claims, measuring_memory, starting, workers
 from celeriac_storage.claims import Claim
@@ -85,7 +85,7 @@ def _conversation(
 
 def _start(connection: Connection, thread_id: ThreadId) -> RunId:
     run_id = new_run_id()
-    prompt = dump_message(user_message("go on " + "x" * MESSAGE_BYTES))
+    prompt = prompt_body("go on " + "x" * MESSAGE_BYTES)
     starting.start(connection, NewRun(run_id, AGENT, "go on", prompt, {}, thread_id))
     return run_id
 
