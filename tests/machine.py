@@ -35,7 +35,6 @@ def assert_no_process_left(data: Path) -> None:
     eventually(
         lambda: processes_of(data),
         until=lambda found: not found,
-        deadline_seconds=20,
         what="no process of the stack",
     )
 

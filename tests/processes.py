@@ -20,7 +20,7 @@ from celeriac_storage.database import Database
 from tests.servers import TestBroker
 from tests.waiting import eventually
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 """A worker imports Celery and pydantic-ai first, on a machine where others test as well."""
 
 ROOT = Path(__file__).parent.parent

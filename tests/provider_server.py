@@ -151,7 +151,7 @@ class ProviderServer:
             self._released[_ALL if request is None else request] += 1
             self._is_released.notify_all()
 
-    def wait_until_idle(self, timeout_seconds: float = 5.0) -> bool:
+    def wait_until_idle(self, timeout_seconds: float = 60.0) -> bool:
         """Whether no request is being worked on, after at most so long."""
         with self._left:
             return self._left.wait_for(lambda: self._at_once == 0, timeout_seconds)

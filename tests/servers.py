@@ -243,9 +243,7 @@ def _number() -> Iterator[int]:
                 return number, file
         return None
 
-    number, file = cast(
-        tuple[int, Any], eventually(free, deadline_seconds=60, what="a free Redis database")
-    )
+    number, file = cast(tuple[int, Any], eventually(free, what="a free Redis database"))
     with file:
         yield number
 

@@ -7,13 +7,14 @@ from typing import TypeVar
 Fact = TypeVar("Fact")
 
 POLL_SECONDS = 0.02
+PATIENCE_SECONDS = 60.0  # for what comes at once on an idle machine
 
 
 def eventually(
     look: Callable[[], Fact],
     *,
     until: Callable[[Fact], object] = bool,
-    deadline_seconds: float = 10.0,
+    deadline_seconds: float = PATIENCE_SECONDS,
     what: str = "what the test waits for",
 ) -> Fact:
     """Look again and again until `until` accepts what is seen, and return that.

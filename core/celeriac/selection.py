@@ -93,8 +93,11 @@ def select(places: Sequence[Place], room: int) -> Selection:
     kept |= _last(exchanges, lambda place: place.is_prompt)
     cuts: Sequence[Cut] = ()
     used = _tokens(exchanges, kept)
+    saved = 0
     if used > room:
-        cuts, used = _fitting_cuts(exchanges[-1], used, room)
+        cuts = _fitting_cuts(exchanges[-1], used, room)
+        saved = _tokens(exchanges, {len(exchanges) - 1}) - _after_cuts(exchanges[-1], cuts)
+        used -= saved
     opening = _last(exchanges, lambda place: opens_run(place.message)) - kept
     for number in opening:
         if used + _tokens(exchanges, {number}) <= room:
@@ -104,7 +107,6 @@ def select(places: Sequence[Place], room: int) -> Selection:
     first = _begin_with_prompt(exchanges, kept, first)
     kept |= set(range(first, len(exchanges)))
     chosen = [place for number in sorted(kept) for place in exchanges[number]]
-    saved = _tokens(exchanges, {len(exchanges) - 1}) - _after_cuts(exchanges[-1], cuts)
     return Selection(
         chosen, cuts, sum(place.tokens for place in chosen) - saved, is_everything=False
     )
@@ -259,7 +261,7 @@ def _begin_with_prompt(exchanges: Sequence[Sequence[Place]], kept: set[int], fir
     return first  # nobody ever said anything
 
 
-def _fitting_cuts(last: Sequence[Place], used: int, room: int) -> tuple[list[Cut], int]:
+def _fitting_cuts(last: Sequence[Place], used: int, room: int) -> list[Cut]:
     """Cuts of the results in the newest exchange that save what is used beyond `room`: the longest
     ones lose most. Raises `ContextTooLong` if that is not enough."""
     results = [
@@ -280,10 +282,9 @@ def _fitting_cuts(last: Sequence[Place], used: int, room: int) -> tuple[list[Cut
     for place, number, tokens in results:
         if tokens > level:
             text = _text(place.message.parts[number])
-            used -= tokens - level
             size = (level - _NOTE_TOKENS) * BYTES_PER_TOKEN
             cuts.append(Cut(place.run_id, place.position, number, _characters(text, size)))
-    return cuts, used
+    return cuts
 
 
 def _level(sizes: Sequence[int], room: int) -> int:
@@ -299,8 +300,6 @@ def _level(sizes: Sequence[int], room: int) -> int:
 
 
 def _after_cuts(exchange: Sequence[Place], cuts: Sequence[Cut]) -> int:
-    if not cuts:
-        return sum(place.tokens for place in exchange)
     return sum(message_tokens(message) for message in apply_cuts(exchange, cuts))
 
 

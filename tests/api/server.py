@@ -18,7 +18,7 @@ from celeriac_storage import tokens
 from celeriac_storage.database import Database
 from tests.waiting import eventually
 
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 60.0
 ANSWERS_OF_NO_ENDPOINT = frozenset({400, 404, 405, 413, 415, 500})
 
 

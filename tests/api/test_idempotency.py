@@ -220,7 +220,7 @@ def test_a_process_that_is_killed_leaves_all_of_it_or_nothing(
         "json": START,
         "headers": {"Authorization": f"Bearer {token}", **key("k")},
     }
-    eventually(lambda: httpx2.get(f"{api.url}/healthz"), deadline_seconds=60, what="it serves")
+    eventually(lambda: httpx2.get(f"{api.url}/healthz"), what="it serves")
 
     with pytest.raises(httpx2.TransportError):
         httpx2.post(f"{api.url}/v1/runs", **send)
@@ -228,7 +228,7 @@ def test_a_process_that_is_killed_leaves_all_of_it_or_nothing(
     assert killed.wait() == -signal.SIGKILL
     assert runs(api) == left
     processes.start(["api", "--port", port])
-    eventually(lambda: httpx2.get(f"{api.url}/healthz"), deadline_seconds=60, what="it serves")
+    eventually(lambda: httpx2.get(f"{api.url}/healthz"), what="it serves")
     repeated = httpx2.post(f"{api.url}/v1/runs", **send)
     assert repeated.status_code == 201
     assert ("idempotent-replayed" in repeated.headers) == bool(left)

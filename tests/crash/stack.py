@@ -21,7 +21,7 @@ from tests.servers import TestBroker
 from tests.waiting import eventually
 
 AGENTS = agents.__name__
-DONE_SECONDS = 30.0
+DONE_SECONDS = 60.0
 STOCK = 1000
 
 

@@ -66,7 +66,6 @@ def begin_twenty(stack: Stack) -> dict[str, list[str]]:
     eventually(
         lambda: stack.query("SELECT count(*) FROM crash.calls WHERE tool = 'wait_at'"),
         until=lambda rows: rows == [(2 * SLOTS,)],
-        deadline_seconds=30,
         what="all slots taken",
     )
     runs = [stack.run(run_id) for run_id in expected]

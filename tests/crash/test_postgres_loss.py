@@ -54,12 +54,9 @@ def lead_again(stack: Stack) -> None:
 
 def _next_term(stack: Stack) -> None:
     terms = "SELECT held_until FROM celeriac.leaders"
-    ((before,),) = eventually(
-        lambda: stack.query(terms), deadline_seconds=30, what="the server back"
-    )
+    ((before,),) = eventually(lambda: stack.query(terms), what="the server back")
     eventually(
         lambda: stack.query(f"{terms} WHERE held_until > %s", before),
-        deadline_seconds=30,
         what="the scheduler leading for another term",
     )
 

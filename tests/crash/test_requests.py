@@ -30,7 +30,7 @@ def start(stack: Stack, agent: Agent) -> str:
 def survive(stack: Stack, place: str) -> None:
     """A worker is killed at this place, and another goes on."""
     start_worker(stack, f"{place}=kill")
-    eventually(lambda: stack.processes.reached(place), deadline_seconds=20, what=place)
+    eventually(lambda: stack.processes.reached(place), what=place)
     start_worker(stack)
 
 
@@ -68,7 +68,7 @@ def test_a_word_during_a_call_is_told_once_after_its_result(stack: Stack, place:
     stack.wait_for_call(run_id, "wait_at")
     stack.client.say(run_id, "in blue")
     stack.open_gate("gate")
-    eventually(lambda: stack.processes.reached(place), deadline_seconds=20, what=place)
+    eventually(lambda: stack.processes.reached(place), what=place)
 
     start_worker(stack)
 
@@ -84,7 +84,6 @@ def waiting(stack: Stack, run_id: str) -> None:
     eventually(
         lambda: stack.run(run_id).phase,
         until=lambda phase: phase is Phase.WAITING_EXTERNAL,
-        deadline_seconds=20,
         what=f"run {run_id} waits for another process",
     )
 
@@ -138,7 +137,7 @@ def provider(stack: Stack) -> Iterator[ProviderServer]:
 
 def ask_model(stack: Stack, provider: ProviderServer) -> str:
     run_id = start(stack, slow_agents.slow)
-    eventually(lambda: len(provider.requests) == 1, deadline_seconds=20, what="the model is asked")
+    eventually(lambda: len(provider.requests) == 1, what="the model is asked")
     return run_id
 
 
@@ -171,7 +170,6 @@ def test_an_interrupt_holds_though_the_worker_that_heard_of_it_dies(
     eventually(
         lambda: stack.run(run_id).phase,
         until=lambda phase: phase is Phase.WAITING_USER,
-        deadline_seconds=20,
         what="the run waits for its user",
     )
     assert len(provider.requests) == 1, "nobody asked the model again"

@@ -175,10 +175,10 @@ def test_a_frozen_worker_writes_nothing_of_its_turn_when_it_wakes_up(stack: Stac
     run = stack.completed(run_id)
     before = log(stack, run_id)
     zombie.thaw()
+    # Its claim is refused; or first its connection, which was closed when it was declared dead.
     eventually(
-        lambda: "over; the run is completed" in zombie.output,
-        deadline_seconds=DONE_SECONDS,
-        what="the claim of the frozen worker is refused",
+        lambda: "over; the run is completed" in zombie.output or "is given back" in zombie.output,
+        what="the frozen worker's commit",
     )
 
     assert log(stack, run_id) == before

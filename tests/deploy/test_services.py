@@ -119,7 +119,6 @@ def test_an_order_that_all_workers_died_of_goes_through_when_they_are_started_ag
     run = eventually(
         lambda: celeriac(workers[0], "show", "first"),
         until=lambda run: run["status"] in ("completed", "needs_attention"),
-        deadline_seconds=60,
         what="the order served",
     )
     assert run["result"].endswith("DEDUCTED, 9 left in stock, and the customer was notified.")
@@ -145,7 +144,6 @@ def test_the_api_serves_whoever_has_a_token_by_a_login_that_sees_one_tenant(
     shown = eventually(
         lambda: httpx2.get(url + started.headers["location"], headers=headers).json(),
         until=lambda run: run["status"] in ("completed", "needs_attention"),
-        deadline_seconds=60,
         what="the order served",
     )
     assert (shown["status"], shown["user_id"]) == ("completed", "alice")
@@ -157,7 +155,7 @@ def test_the_health_check_of_a_worker_tells_that_one_from_its_neighbour(installa
 
     killed.signal(signal.SIGKILL)
 
-    eventually(killed.check_health, until=bool, deadline_seconds=30, what="the death noticed")
+    eventually(killed.check_health, until=bool, what="the death noticed")
     assert other.check_health() == 0
     installation.restart_ended()
 
@@ -172,7 +170,7 @@ def test_the_health_check_of_schedulers_notices_that_they_are_frozen_or_gone(
     assert first.check_health() == 0
 
     first.signal(signal.SIGSTOP)
-    eventually(first.check_health, until=bool, deadline_seconds=60, what="the freeze noticed")
+    eventually(first.check_health, until=bool, what="the freeze noticed")
     first.signal(signal.SIGCONT)
     first.wait_until_healthy()
 

@@ -68,9 +68,7 @@ def test_a_run_that_does_not_come_back_is_counted_as_lost(
 @pytest.mark.processes
 def test_no_process_outlives_a_measurement_that_is_killed(processes: Processes) -> None:
     bench = processes.start(["bench", "growth", "--steps", "100000", "--json"])
-    started = eventually(
-        lambda: bench.pids[1:], until=lambda pids: len(pids) == 2, deadline_seconds=60
-    )
+    started = eventually(lambda: bench.pids[1:], until=lambda pids: len(pids) == 2)
     children = [psutil.Process(pid) for pid in started]
 
     bench.send(signal.SIGTERM)

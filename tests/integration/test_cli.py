@@ -248,7 +248,7 @@ def test_a_workers_tools_find_the_servers_that_its_options_named(
     )
 
     with Client(database.url, broker_url) as client:
-        eventually(client.workers, deadline_seconds=30, what="the worker")
+        eventually(client.workers, what="the worker")
         run_id = client.start("asking", "which servers?").run_id
         run = client.wait(run_id, timeout_seconds=30)
 
@@ -299,7 +299,7 @@ def test_run_wait_shows_a_failover_as_it_happens(
         stdout=output,
     ) as running:
         os.close(output)
-        eventually(lambda: processes.reached("step.before_commit@1"), deadline_seconds=30)
+        eventually(lambda: processes.reached("step.before_commit@1"))
         processes.start_worker(agents_module)
         seen = _everything_on(terminal)
 

@@ -248,7 +248,7 @@ def test_a_request_to_the_model_is_really_cancelled(
     with Client(database.url) as client:
         status = getattr(client, ask)(thinking.run_id)
         assert status is RunStatus.RUNNING
-        assert thinking.server.wait_until_idle(2.0), "the server's connection is still open"
+        assert thinking.server.wait_until_idle(), "the server's connection is still open"
         thinking.step.join(2.0)
         assert not thinking.step.is_alive()
 

@@ -159,7 +159,6 @@ def test_fifty_deductions_for_one_order_at_once_take_one_from_the_stock(shop: Da
             eventually(
                 lambda: waiting_for_a_lock(shop),
                 until=lambda count: count == 2 * SESSIONS,
-                deadline_seconds=60,
                 what="every session of both processes at the gate",
             )
         results = [result for future in done for result in future.result()]

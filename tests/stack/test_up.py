@@ -27,7 +27,7 @@ AGENTS = str(Path(__file__).with_name("agents.py"))
 START_SECONDS = 120.0  # a few, on a machine that does nothing else
 STOP_SECONDS = 40.0
 AGAIN_SECONDS = 30.0  # a worker imports Celery and pydantic-ai first
-DONE_SECONDS = 30.0
+DONE_SECONDS = 60.0
 CELERIAC = [sys.executable, "-m", "celeriac.cli.main"]
 
 

@@ -51,7 +51,6 @@ class Service:
         )
         found = eventually(
             lambda: re.search(r"the API is at (\S+)", process.output) or not process.is_running,
-            deadline_seconds=30,
             what="the API listens",
         )
         assert isinstance(found, re.Match), process.output

@@ -11,7 +11,7 @@ import httpx2
 from celeriac.sse import Decoder, Frame
 from tests.waiting import eventually
 
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 60.0
 
 
 class Subscriber:

@@ -119,7 +119,6 @@ def test_what_a_zombie_goes_on_to_write_is_shown_to_nobody(
     eventually(
         lambda: _entries(service, run_id),
         until=lambda entries: [e for e, text in entries if e == 1 and "there" in text],
-        deadline_seconds=30,
         what="the zombie's next words in Redis",
     )
     late = service.subscribe(url, run_id).wait(shows(so_far(other[:-1])), "the other story")
