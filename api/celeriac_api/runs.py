@@ -38,7 +38,7 @@ from celeriac_api.models import answers
 from celeriac_api.pages import Cursor, Limit, cursor_after, cut, place_of
 from celeriac_api.requests import JsonRoute, json_response
 from celeriac_storage import inbox, plans, reading, stages, submitting
-from celeriac_storage.admitting import Wish
+from celeriac_storage.admitting import RunSpec
 from celeriac_storage.ownership import owner_of_run
 from celeriac_storage.resolving import NotDone, TookEffect
 from celeriac_storage.submitting import Failed, Result
@@ -62,7 +62,7 @@ def start_run(body: models.StartRun, order: CurrentOrder) -> Response:
         order.require_key()
     caller, service = order.caller, service_of(order.request)
     user_id = caller.user_id if body.user_id is None else UserId(body.user_id)
-    wish = Wish(
+    spec = RunSpec(
         body.agent,
         body.input,
         run_id=new_run_id() if body.run_id is None else RunId(body.run_id),
@@ -84,12 +84,12 @@ def start_run(body: models.StartRun, order: CurrentOrder) -> Response:
         require(caller, order.action, is_own=user_id == caller.user_id)
 
     try:
-        return order.carry_out(Start(wish, service.first_step), _started, check)
+        return order.carry_out(Start(spec, service.first_step), _started, check)
     except WrongOwner as error:
         if sees_all(caller, "show_thread"):
             raise
         # Whose thread it is, and that there is one, is nobody else's business.
-        raise UnknownThread(f"there is no thread {wish.thread_id} of yours") from error
+        raise UnknownThread(f"there is no thread {spec.thread_id} of yours") from error
 
 
 @router.get("", responses=answers(200, models.RunPage, "The newest runs first"))

@@ -24,8 +24,8 @@ MAX_INPUT_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a caller asks for."""
+class RunSpec:
+    """The run that a caller asks for, not checked yet."""
 
     agent: Agent | str
     input: object
@@ -45,22 +45,22 @@ class Wish:
     by: UserId | None = None  # who says the input to a run that goes on, if not the user
 
 
-def admit(connection: Connection, wish: Wish) -> NewRun:
+def admit(connection: Connection, spec: RunSpec) -> NewRun:
     """The run that may start. Reads at most the agent's latest definition, and writes nothing.
 
     An agent given as an object checks the input itself; one given by name is known only by what a
     worker registered, and its input is checked against the schema there. Raises `InvalidInput`, and
     `UnknownAgent` that lists the known ones.
     """
-    if isinstance(wish.agent, Agent):
-        agent = wish.agent
+    if isinstance(spec.agent, Agent):
+        agent = spec.agent
         name, queue, kind = agent.name, agent.queue, agent.run_kind
         limits = agent.limits.to_json()
         contract = None if agent.contract is None else agent.contract.to_json()
-        value = agent.validate_input(wish.input)
+        value = agent.validate_input(spec.input)
         is_plan = agent.runs_plans
     else:
-        name = wish.agent
+        name = spec.agent
         definition = latest_definition(connection, name)
         if definition is None:
             raise _unknown_agent(connection, name)
@@ -70,41 +70,41 @@ def admit(connection: Connection, wish: Wish) -> NewRun:
         limits = stored if isinstance(stored, dict) else {}
         required = definition.get("contract")
         contract = required if isinstance(required, dict) else None
-        value = _fitting(name, wish.input, definition.get("input_schema"))
+        value = _fitting(name, spec.input, definition.get("input_schema"))
         is_plan = isinstance(means := definition.get("plan"), dict)
         if isinstance(means, dict):
-            value = _checked_plan(value, means, wish.made_steps)
+            value = _checked_plan(value, means, spec.made_steps)
     _check_size(name, value)
-    if wish.limits is not None:
-        limits = wish.limits.to_json()
-    if kind is RunKind.WORKFLOW and wish.on_busy == "say":
+    if spec.limits is not None:
+        limits = spec.limits.to_json()
+    if kind is RunKind.WORKFLOW and spec.on_busy == "say":
         raise InvalidInput(
             f'{name} is a workflow, to which nothing can be said: on_busy="say" does not go with it'
         )
-    start_at, deadline_at, deadline_seconds = _times(connection, wish, limits)
+    start_at, deadline_at, deadline_seconds = _times(connection, spec, limits)
     said = None if kind is RunKind.WORKFLOW else prompt_body(Agent.prompt(value))
     return NewRun(
-        run_id=wish.run_id,
+        run_id=spec.run_id,
         agent=name,
         input=value,
         user_message=said,
         kind=kind,
-        word=word(Agent.prompt(value)) if wish.on_busy == "say" else None,
+        word=word(Agent.prompt(value)) if spec.on_busy == "say" else None,
         plan=NewPlan(value) if is_plan else None,
         limits=limits,
-        thread_id=wish.thread_id,
-        user_id=wish.user_id,
-        tenant_id=wish.tenant_id,
+        thread_id=spec.thread_id,
+        user_id=spec.user_id,
+        tenant_id=spec.tenant_id,
         queue=queue,
-        on_busy=wish.on_busy,
+        on_busy=spec.on_busy,
         start_at=start_at,
         deadline_at=deadline_at,
         deadline_seconds=deadline_seconds,
-        start_key=wish.start_key,
-        is_published=wish.is_published,
+        start_key=spec.start_key,
+        is_published=spec.is_published,
         contract=contract,
-        traceparent=wish.traceparent,
-        by=wish.by,
+        traceparent=spec.traceparent,
+        by=spec.by,
     )
 
 
@@ -114,30 +114,30 @@ def check_input(agent: Agent, value: object) -> None:
 
 
 def _times(
-    connection: Connection, wish: Wish, limits: dict[str, JsonValue]
+    connection: Connection, spec: RunSpec, limits: dict[str, JsonValue]
 ) -> tuple[datetime | None, datetime | None, float | None]:
     """When the run may begin (None: now), and its deadline as a time and in seconds from then."""
     of_limits = limits.get("deadline_seconds")
     seconds = float(of_limits) if isinstance(of_limits, int | float) else None
-    if wish.start_at is None and wish.delay is None and wish.deadline is None:
+    if spec.start_at is None and spec.delay is None and spec.deadline is None:
         return None, None, seconds
-    if wish.start_at is not None and wish.delay is not None:
+    if spec.start_at is not None and spec.delay is not None:
         raise InvalidInput("say either when the run starts or how long from now, not both")
     now = dispatch.now(connection)
-    start_at = _aware(wish.start_at, "start_at")
-    if wish.delay is not None:
-        start_at = now + _positive(wish.delay, "delay")
+    start_at = _aware(spec.start_at, "start_at")
+    if spec.delay is not None:
+        start_at = now + _positive(spec.delay, "delay")
     if start_at is not None and start_at <= now:
         start_at = None
-    if start_at is not None and wish.on_busy != "wait":
+    if start_at is not None and spec.on_busy != "wait":
         raise InvalidInput(
             f"a run that starts at {start_at:%Y-%m-%d %H:%M:%S} UTC cannot know now whether its "
-            f"thread is busy then: on_busy={wish.on_busy!r} does not go with it"
+            f"thread is busy then: on_busy={spec.on_busy!r} does not go with it"
         )
-    if isinstance(wish.deadline, timedelta):
-        wanted = _positive(wish.deadline, "deadline").total_seconds()
+    if isinstance(spec.deadline, timedelta):
+        wanted = _positive(spec.deadline, "deadline").total_seconds()
         return start_at, None, wanted if seconds is None else min(wanted, seconds)
-    deadline = _aware(wish.deadline, "deadline")
+    deadline = _aware(spec.deadline, "deadline")
     if deadline is not None and deadline <= (start_at or now):
         raise InvalidInput(
             f"the deadline {deadline.isoformat()} is not after the start, "

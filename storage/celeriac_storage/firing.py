@@ -195,10 +195,10 @@ def _start_queued(connection: Connection, schedule: _Schedule) -> None:
 
 def _start(connection: Connection, schedule: _Schedule, scheduled_at: datetime) -> None:
     # Here, because messages bring in pydantic-ai, which a scheduler needs for nothing else.
-    from celeriac_storage.admitting import Wish, admit
+    from celeriac_storage.admitting import RunSpec, admit
 
     run_id = new_run_id()
-    wish = Wish(
+    spec = RunSpec(
         schedule.agent,
         schedule.input,
         run_id=run_id,
@@ -210,7 +210,7 @@ def _start(connection: Connection, schedule: _Schedule, scheduled_at: datetime) 
     error: dict[str, JsonValue] | None = None
     try:
         with connection.begin_nested():
-            starting.start(connection, admit(connection, wish))
+            starting.start(connection, admit(connection, spec))
     except DatabaseUnavailable:
         raise
     except CeleriacError as refused:

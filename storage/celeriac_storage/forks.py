@@ -34,7 +34,7 @@ _ENDED_THERE = "terminal"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ForkSpec:
     """Which run is to go on, as a run of which id."""
 
     run_id: RunId
@@ -61,66 +61,66 @@ class Forked:
         return cls(row.run_id, row.thread_id, row.queue, started, is_new=False)
 
 
-def fork(connection: Connection, wish: Wish, step: int, thread_id: ThreadId) -> Forked:
+def fork(connection: Connection, spec: ForkSpec, step: int, thread_id: ThreadId) -> Forked:
     """Start a run that goes on from before that step of the run, in a new thread. Needs a
     transaction, to be rolled back after an error.
 
     Raises `UnknownRun`; `InvalidInput` for a step that the run has not come to; `Conflict` if its
     payload was erased, or if it is no agent's run.
     """
-    run = _lock(connection, wish.run_id)
+    run = _lock(connection, spec.run_id)
     if run.kind is RunKind.WORKFLOW:
         raise Conflict(
-            f"run {wish.run_id} is a workflow, and cannot be forked: start a new one, or "
-            f"`celeriac retry {wish.run_id}` if it has failed"
+            f"run {spec.run_id} is a workflow, and cannot be forked: start a new one, or "
+            f"`celeriac retry {spec.run_id}` if it has failed"
         )
     # Not isinstance: True is no step.
     if type(step) is not int or not 0 <= step <= run.last_step:
         raise InvalidInput(
-            f"run {wish.run_id} cannot be forked at step {step!r}: it can at the steps 0 to "
+            f"run {spec.run_id} cannot be forked at step {step!r}: it can at the steps 0 to "
             f"{run.last_step}"
         )
-    if step and _hands_over(connection, wish.run_id, step):
+    if step and _hands_over(connection, spec.run_id, step):
         raise Conflict(
-            f"run {wish.run_id} hands its conversation over at step {step}; fork it at step "
+            f"run {spec.run_id} hands its conversation over at step {step}; fork it at step "
             f"{step - 1}, where its model decides about that"
         )
-    started = starting.start(connection, _new_run(connection, wish, run, step, thread_id))
-    _note(connection, wish, run, "run.fork", step)
-    return Forked(wish.fork_id, thread_id, run.queue, started, is_new=True)
+    started = starting.start(connection, _new_run(connection, spec, run, step, thread_id))
+    _note(connection, spec, run, "run.fork", step)
+    return Forked(spec.fork_id, thread_id, run.queue, started, is_new=True)
 
 
-def retry(connection: Connection, wish: Wish) -> Forked:
+def retry(connection: Connection, spec: ForkSpec) -> Forked:
     """Start the run that tries the last step of a failed one again, in the same thread; or, if
     there is one already, that. Needs a transaction, to be rolled back after an error.
 
     What the run has done is not done again. Raises `UnknownRun`, or `Conflict` if it has not
     failed, if the outcome of one of its calls is unknown, or if it was rolled back.
     """
-    run = _lock(connection, wish.run_id)
-    if (before := _retry_of(connection, run, wish.run_id)) is not None:
+    run = _lock(connection, spec.run_id)
+    if (before := _retry_of(connection, run, spec.run_id)) is not None:
         return before
     if run.status is not RunStatus.FAILED:
-        raise Conflict(f"run {wish.run_id} is {run.status}, and there is nothing to try again")
+        raise Conflict(f"run {spec.run_id} is {run.status}, and there is nothing to try again")
     if run.is_child:
         raise Conflict(
-            f"run {wish.run_id} answers a call of another run, which was told that it failed and "
-            f"went on: retry that one if it failed as well, or `celeriac fork {wish.run_id} --at "
+            f"run {spec.run_id} answers a call of another run, which was told that it failed and "
+            f"went on: retry that one if it failed as well, or `celeriac fork {spec.run_id} --at "
             f"{run.last_step}`"
         )
     if run.kind is RunKind.WORKFLOW:
-        _refuse_obstacle(connection, wish.run_id)
-    _refuse_doubtful(connection, wish.run_id)
-    _refuse_undone(connection, wish.run_id)
+        _refuse_obstacle(connection, spec.run_id)
+    _refuse_doubtful(connection, spec.run_id)
+    _refuse_undone(connection, spec.run_id)
     step = run.last_step
-    if step and _hands_over(connection, wish.run_id, step):
+    if step and _hands_over(connection, spec.run_id, step):
         step -= 1
-    new = _new_run(connection, wish, run, step, run.thread_id)
+    new = _new_run(connection, spec, run, step, run.thread_id)
     started = starting.start(connection, new)
     if run.kind is RunKind.WORKFLOW:
-        kept_entries.keep(connection, wish.run_id, wish.fork_id)
-    _note(connection, wish, run, "run.retry", step)
-    return Forked(wish.fork_id, run.thread_id, run.queue, started, is_new=True)
+        kept_entries.keep(connection, spec.run_id, spec.fork_id)
+    _note(connection, spec, run, "run.retry", step)
+    return Forked(spec.fork_id, run.thread_id, run.queue, started, is_new=True)
 
 
 def has_failed(connection: Connection, run_id: RunId) -> bool:
@@ -258,12 +258,12 @@ def _lock(connection: Connection, run_id: RunId) -> _Run:
 
 
 def _new_run(
-    connection: Connection, wish: Wish, run: _Run, step: int, thread_id: ThreadId
+    connection: Connection, spec: ForkSpec, run: _Run, step: int, thread_id: ThreadId
 ) -> NewRun:
     """Limits count anew, and a deadline in seconds runs anew; one that was a time is not kept."""
     seconds = run.limits.get("deadline_seconds")
     return NewRun(
-        run_id=wish.fork_id,
+        run_id=spec.fork_id,
         agent=run.agent,
         input=run.input,
         user_message=None,
@@ -272,10 +272,10 @@ def _new_run(
         user_id=run.user_id,
         tenant_id=run.tenant_id,
         queue=run.queue,
-        origin=Origin(wish.run_id, step, _messages_before(connection, wish.run_id, step)),
-        start_key=retry_key(wish.run_id) if thread_id == run.thread_id else None,
+        origin=Origin(spec.run_id, step, _messages_before(connection, spec.run_id, step)),
+        start_key=retry_key(spec.run_id) if thread_id == run.thread_id else None,
         deadline_seconds=float(seconds) if isinstance(seconds, int | float) else None,
-        is_published=wish.is_published,
+        is_published=spec.is_published,
         contract=run.contract,
         kind=run.kind,
     )
@@ -374,7 +374,7 @@ def _refuse_obstacle(connection: Connection, run_id: RunId) -> None:
     )
 
 
-def _note(connection: Connection, wish: Wish, run: _Run, deed: str, step: int) -> None:
+def _note(connection: Connection, spec: ForkSpec, run: _Run, deed: str, step: int) -> None:
     audit_trail.note(
-        connection, run.tenant_id, wish.by, deed, wish.run_id, run_id=wish.fork_id, at_step=step
+        connection, run.tenant_id, spec.by, deed, spec.run_id, run_id=spec.fork_id, at_step=step
     )

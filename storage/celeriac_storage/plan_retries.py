@@ -27,7 +27,7 @@ from celeriac_storage.starting import NewPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PlanRetrySpec:
     """Which run's plan is to go on, as a run of which id, and how it reads if it was edited."""
 
     run_id: RunId
@@ -37,7 +37,7 @@ class Wish:
     is_published: bool = False
 
 
-def retry(connection: Connection, wish: Wish) -> Forked:
+def retry(connection: Connection, spec: PlanRetrySpec) -> Forked:
     """Start the run that does what is left. Needs a transaction, to be rolled back after an error.
 
     A step's result stands if the step was completed and not taken back, and if it and all that it
@@ -46,37 +46,37 @@ def retry(connection: Connection, wish: Wish) -> Forked:
     `Conflict` if the run goes on, if something is still to happen with one of its steps, or if what
     is left is done by another run already.
     """
-    run = _lock(connection, wish.run_id)
-    earlier = plans.read(connection, wish.run_id)
-    plan = Plan.from_json(earlier.body if wish.plan is None else wish.plan)
+    run = _lock(connection, spec.run_id)
+    earlier = plans.read(connection, spec.run_id)
+    plan = Plan.from_json(earlier.body if spec.plan is None else spec.plan)
     body = plan.to_json()
     if earlier.continued_by is not None:
         return _before(connection, earlier.continued_by, body)
-    _refuse_early(connection, wish.run_id, run)
-    stands = kept(plan, Plan.from_json(earlier.body), _done(connection, wish.run_id))
+    _refuse_early(connection, spec.run_id, run)
+    stands = kept(plan, Plan.from_json(earlier.body), _done(connection, spec.run_id))
     is_edited = body != earlier.body
     admitted = admitting.admit(
         connection,
-        admitting.Wish(
+        admitting.RunSpec(
             run.agent,
             body,
-            run_id=wish.retry_id,
+            run_id=spec.retry_id,
             thread_id=run.thread_id,
             user_id=run.user_id,
             tenant_id=run.tenant_id,
             limits=Limits.from_json(run.limits),
-            is_published=wish.is_published,
+            is_published=spec.is_published,
             made_steps=stands,
         ),
     )
-    next_plan = NewPlan(body, earlier.version + int(is_edited), continues=wish.run_id)
+    next_plan = NewPlan(body, earlier.version + int(is_edited), continues=spec.run_id)
     started = starting.start(connection, replace(admitted, plan=next_plan))
-    _keep(connection, wish, stands)
+    _keep(connection, spec, stands)
     audit_trail.note(
-        connection, run.tenant_id, wish.by, "run.retry", wish.run_id,
-        run_id=wish.run_id, retried_as=wish.retry_id, is_edited=is_edited, kept=len(stands),
+        connection, run.tenant_id, spec.by, "run.retry", spec.run_id,
+        run_id=spec.run_id, retried_as=spec.retry_id, is_edited=is_edited, kept=len(stands),
     )  # fmt: skip
-    return Forked(wish.retry_id, run.thread_id, admitted.queue, started, is_new=True)
+    return Forked(spec.retry_id, run.thread_id, admitted.queue, started, is_new=True)
 
 
 def _lock(connection: Connection, run_id: RunId) -> Any:
@@ -159,7 +159,7 @@ def _done(connection: Connection, run_id: RunId) -> set[str]:
     }
 
 
-def _keep(connection: Connection, wish: Wish, stands: Sequence[str]) -> None:
+def _keep(connection: Connection, spec: PlanRetrySpec, stands: Sequence[str]) -> None:
     """Begin the log of the new run with the results that stand. They do not leave the database."""
     if not stands:
         return
@@ -196,8 +196,8 @@ def _keep(connection: Connection, wish: Wish, stands: Sequence[str]) -> None:
         FROM line JOIN done USING (label)
         """,
         {
-            "run_id": wish.run_id,
-            "retry_id": wish.retry_id,
+            "run_id": spec.run_id,
+            "retry_id": spec.retry_id,
             "kept": kept_name(""),
             "lines": dumps(asked),
         },

@@ -32,7 +32,7 @@ MOST_NAMED = 10  # runs, in one message
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RollbackSpec:
     """What is asked for: to undo the run from a step on, as a run of this id in this thread."""
 
     run_id: RunId
@@ -89,7 +89,7 @@ def happened(connection: Connection, run_id: RunId, from_step: int = 0) -> list[
     ]
 
 
-def request(connection: Connection, wish: Wish) -> tuple[Started, str]:
+def request(connection: Connection, spec: RollbackSpec) -> tuple[Started, str]:
     """Start the rollback; where it stands, and its queue. Needs a transaction, to be rolled back
     after an error.
 
@@ -98,9 +98,9 @@ def request(connection: Connection, wish: Wish) -> tuple[Started, str]:
     and if nothing is left to undo; `NotAllowed` if a call needed a decision that this person may
     not take, which the caller records (`record_denial`).
     """
-    run = _lock(connection, wish)
-    calls = happened(connection, wish.run_id, wish.from_step)
-    _check_settled(connection, wish, calls)
+    run = _lock(connection, spec)
+    calls = happened(connection, spec.run_id, spec.from_step)
+    _check_settled(connection, spec, calls)
     irreversible = _irreversible_tools(connection, run.agent)
     kept = [call for call in calls if irreversible.get(call.tool, call.is_given_up)]
     if len(kept) == len(calls):
@@ -110,70 +110,70 @@ def request(connection: Connection, wish: Wish) -> tuple[Started, str]:
             if kept
             else "no call there has taken effect, or what has is undone"
         )
-        if made := _activities(connection, wish.run_id):
+        if made := _activities(connection, spec.run_id):
             why = (
                 "each activity of a workflow is a run of its own; roll those back, the latest "
                 f"first: {', '.join(made)}"
             )
         raise Conflict(
-            f"nothing is left to undo in run {wish.run_id} from step {wish.from_step} on: {why}"
+            f"nothing is left to undo in run {spec.run_id} from step {spec.from_step} on: {why}"
         )
-    _check_allowed(connection, run.tenant_id, wish, calls)
+    _check_allowed(connection, run.tenant_id, spec, calls)
     asked: dict[str, JsonValue] = {
-        "run_id": wish.run_id,
-        "from_step": wish.from_step,
+        "run_id": spec.run_id,
+        "from_step": spec.from_step,
         "calls": [call.call_id for call in calls],  # that who asks was checked for, and no others
     }
     started = starting.start(
         connection,
         NewRun(
-            run_id=wish.rollback_id,
+            run_id=spec.rollback_id,
             agent=run.agent,
             input=dict(asked),
-            user_message=wish.message,
+            user_message=spec.message,
             limits=_ENDLESS.to_json(),
-            thread_id=wish.thread_id,
+            thread_id=spec.thread_id,
             user_id=run.user_id,
             tenant_id=run.tenant_id,
             queue=run.queue,
             kind=RunKind.ROLLBACK,
-            rolls_back=wish.run_id,
-            is_published=wish.is_published,
+            rolls_back=spec.run_id,
+            is_published=spec.is_published,
         ),
     )
     run_events.append(
         connection,
-        wish.rollback_id,
-        [("rollback.requested", {**asked, "by": wish.by})],
+        spec.rollback_id,
+        [("rollback.requested", {**asked, "by": spec.by})],
         is_request=False,
     )
     audit_trail.note(
         connection,
         run.tenant_id,
-        wish.by,
+        spec.by,
         "run.rollback",
-        wish.run_id,
-        run_id=wish.rollback_id,
-        from_step=wish.from_step,
+        spec.run_id,
+        run_id=spec.rollback_id,
+        from_step=spec.from_step,
         calls=asked["calls"],
     )
     return started, run.queue
 
 
-def record_denial(connection: Connection, wish: Wish, why: NotAllowed) -> None:
+def record_denial(connection: Connection, spec: RollbackSpec, why: NotAllowed) -> None:
     """Record that somebody asked for a rollback who may not, and that nothing came of it."""
     tenant_id = connection.exec_driver_sql(
-        "SELECT tenant_id FROM celeriac.runs WHERE run_id = %s", (wish.run_id,)
+        "SELECT tenant_id FROM celeriac.runs WHERE run_id = %s", (spec.run_id,)
     ).scalar_one()
     audit_trail.note(
         connection,
         TenantId(tenant_id),
-        wish.by,
+        spec.by,
         "run.rollback",
-        wish.run_id,
-        run_id=wish.run_id,
+        spec.run_id,
+        run_id=spec.run_id,
         is_allowed=False,
-        from_step=wish.from_step,
+        from_step=spec.from_step,
         message=str(why),
     )
 
@@ -275,8 +275,8 @@ class _Run:
     queue: str
 
 
-def _lock(connection: Connection, wish: Wish) -> _Run:
-    run_id = wish.run_id
+def _lock(connection: Connection, spec: RollbackSpec) -> _Run:
+    run_id = spec.run_id
     row: Any = connection.exec_driver_sql(
         "SELECT tenant_id, user_id, agent, queue, kind, status, phase, step, erased_at"
         " FROM celeriac.runs WHERE run_id = %s FOR UPDATE",
@@ -287,9 +287,9 @@ def _lock(connection: Connection, wish: Wish) -> _Run:
     if row.erased_at is not None:
         raise erased(run_id, row.erased_at)
     # Not isinstance: True is no step.
-    if type(wish.from_step) is not int or not 0 <= wish.from_step < max(1, row.step):
+    if type(spec.from_step) is not int or not 0 <= spec.from_step < max(1, row.step):
         raise InvalidInput(
-            f"run {run_id} has no step {wish.from_step!r} to undo from: its steps are 0 to "
+            f"run {run_id} has no step {spec.from_step!r} to undo from: its steps are 0 to "
             f"{max(0, row.step - 1)}"
         )
     if row.kind == "rollback":
@@ -320,9 +320,9 @@ def _lock(connection: Connection, wish: Wish) -> _Run:
     return _Run(row.tenant_id, row.user_id, row.agent, row.queue)
 
 
-def _check_settled(connection: Connection, wish: Wish, calls: Sequence[Happened]) -> None:
+def _check_settled(connection: Connection, spec: RollbackSpec, calls: Sequence[Happened]) -> None:
     """Raise `Conflict` if it is not known what came of a call, or of an earlier undo of one."""
-    unsettled = [(wish.run_id, call.call_id, call.tool) for call in calls if not call.is_settled]
+    unsettled = [(spec.run_id, call.call_id, call.tool) for call in calls if not call.is_settled]
     rows = connection.exec_driver_sql(
         """
         SELECT undo.run_id, undo.call_id, undo.tool
@@ -346,33 +346,33 @@ def _check_settled(connection: Connection, wish: Wish, calls: Sequence[Happened]
             )
         ORDER BY 1, 2
         """,
-        (wish.run_id, wish.from_step) * 3,
+        (spec.run_id, spec.from_step) * 3,
     )
     unsettled += [(row[0], row[1], row[2]) for row in rows]
     if unsettled:
         run_id, call_id, tool = unsettled[0]
         raise Conflict(
-            f"run {wish.run_id} cannot be rolled back before it is known what came of call "
+            f"run {spec.run_id} cannot be rolled back before it is known what came of call "
             f"{call_id} ({tool}) of run {run_id}: look at its target, then say `celeriac resolve "
             f"{run_id} {call_id} --committed JSON` or `--not-done`"
         )
 
 
 def _check_allowed(
-    connection: Connection, tenant_id: TenantId, wish: Wish, calls: Sequence[Happened]
+    connection: Connection, tenant_id: TenantId, spec: RollbackSpec, calls: Sequence[Happened]
 ) -> None:
     """Raise `NotAllowed` if a call needed a decision that this person may not take."""
     reviewed = [(call, call.requirement) for call in calls if call.requirement is not None]
     if not reviewed:
         return
-    person = principals.lock(connection, tenant_id, [wish.by])[wish.by]
+    person = principals.lock(connection, tenant_id, [spec.by])[spec.by]
     for call, stored in reviewed:
         # Who owns the run may have it undone: nobody needs protection from that.
         requirement = replace(Requirement.from_json(stored), allow_self=True)
         tool = call.tool
-        objection = person.objection(requirement, tool, call.arguments, wish.by)
+        objection = person.objection(requirement, tool, call.arguments, spec.by)
         if objection is not None:
             raise NotAllowed(
-                f"run {wish.run_id} cannot be rolled back by {wish.by}, since call {call.call_id} "
+                f"run {spec.run_id} cannot be rolled back by {spec.by}, since call {call.call_id} "
                 f"({tool}) needed a decision: {objection}. Nothing was changed"
             )

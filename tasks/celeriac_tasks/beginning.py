@@ -153,7 +153,7 @@ def _run(
         )
     assert isinstance(loaded.agent, Workflow)
     agent = loaded.agent.child(asked.name)
-    wish = admitting.Wish(
+    spec = admitting.RunSpec(
         agent,
         asked.arguments,
         run_id=run_id,
@@ -163,4 +163,4 @@ def _run(
         limits=agent.limits.capped(left),
         is_published=True,
     )
-    return admitting.admit(connection, wish)
+    return admitting.admit(connection, spec)

@@ -132,7 +132,7 @@ def _new_run(
     assert agent is not None
     assert isinstance(effect.arguments, dict)
     until = history.last_answer(connection, claim.run_id) if effect.is_handoff else None
-    wish = admitting.Wish(
+    spec = admitting.RunSpec(
         agent,
         effect.arguments[INPUT],
         run_id=new_run_id(),
@@ -143,4 +143,4 @@ def _new_run(
         is_published=True,
     )
     parent = Parent(claim.run_id, effect.call_id, until)
-    return replace(admitting.admit(connection, wish), parent=parent)
+    return replace(admitting.admit(connection, spec), parent=parent)

@@ -26,7 +26,7 @@ from celeriac.memory.origin import find_source, find_words
 from celeriac.memory.policy import MemoryPolicy
 from celeriac.memory.recall import Memory, quoted
 from celeriac.memory.sensitive import withhold
-from celeriac.memory.tools import REMEMBER, Wish
+from celeriac.memory.tools import REMEMBER, RememberCall
 from celeriac.messages import user_message
 from celeriac.reports import to_json
 from celeriac.tools import parse_arguments
@@ -61,24 +61,24 @@ class RunMemories:
         self._approval_id = approval_id
         self.events: list[Event] = []  # for the step's commit
 
-    def remember(self, policy: MemoryPolicy, wish: Wish) -> dict[str, JsonValue]:
-        """Have the policy decide about the model's wish, and keep what it allows."""
+    def remember(self, policy: MemoryPolicy, call: RememberCall) -> dict[str, JsonValue]:
+        """Have the policy decide about what the model asks for, and keep what it allows."""
         connection, claim = self._writing(), self._claim
         seen = history.load_seen(connection, claim)
         source = find_source(
-            seen, wish.value, wish.user_said, run_id=claim.run_id, call_id=self._effect.call_id
+            seen, call.value, call.user_said, run_id=claim.run_id, call_id=self._effect.call_id
         )
-        words = find_words(seen, wish.user_said)
+        words = find_words(seen, call.user_said)
         candidate = MemoryCandidate(
             owner_id=claim.user_id,
-            key=wish.key,
-            value=wish.value,
-            kind=wish.kind,
+            key=call.key,
+            value=call.value,
+            kind=call.kind,
             explicit_user_request=words is not None
-            and asking.asks_to_remember(wish.user_said, policy.asks),
-            sensitive=wish.sensitive,
-            namespace=wish.namespace,
-            expires_days=wish.expires_days,
+            and asking.asks_to_remember(call.user_said, policy.asks),
+            sensitive=call.sensitive,
+            namespace=call.namespace,
+            expires_days=call.expires_days,
             source=source,
             approval_id=self._approval_id,
         )
@@ -88,7 +88,7 @@ class RunMemories:
             candidate,
             policy,
             proposed_by=claim.agent,
-            replaces_version=wish.replaces_version,
+            replaces_version=call.replaces_version,
         )
         decided: dict[str, JsonValue] = {
             "stored": done.decision.store,

@@ -55,7 +55,7 @@ from celeriac_storage.tenancy import Transactions
 
 if TYPE_CHECKING:
     from celeriac.codec import JsonValue
-    from celeriac_storage.admitting import Wish
+    from celeriac_storage.admitting import RunSpec
 
 Answer = TypeVar("Answer")
 
@@ -106,7 +106,7 @@ def perform(
 class Start(Operation[Started]):
     """Start a run. `first_step` publishes it after the commit; without, a scheduler does."""
 
-    wish: "Wish"
+    spec: "RunSpec"
     first_step: FirstStep | None = None
     is_written: bool = False  # only its commit can still fail
     _started: Started | None = field(default=None, init=False)
@@ -115,7 +115,7 @@ class Start(Operation[Started]):
     def act(self, connection: Connection) -> Started:
         from celeriac_storage.admitting import admit
 
-        new = admit(connection, self.wish)
+        new = admit(connection, self.spec)
         started = starting.start(connection, new)
         run_id = started.said_to or new.run_id
         self._started = Started(run_id, new.thread_id, started.status, started.phase)
@@ -128,15 +128,15 @@ class Start(Operation[Started]):
 
     def note_refusal(self, connection: Connection, refused: CeleriacError) -> None:
         assert isinstance(refused, WrongOwner)
-        wish = self.wish
+        spec = self.spec
         starting.record_refusal(
-            connection, wish.tenant_id, wish.run_id, wish.thread_id, wish.user_id, refused
+            connection, spec.tenant_id, spec.run_id, spec.thread_id, spec.user_id, refused
         )
 
     def finish(self, transactions: Transactions) -> None:
         started = self._started
         assert started is not None, "it has acted"
-        is_new = started.run_id == self.wish.run_id  # else its input was told to another
+        is_new = started.run_id == self.spec.run_id  # else its input was told to another
         if self.first_step is not None and is_new and started.status is RunStatus.QUEUED:
             self.first_step.publish(started.run_id, self._queue, transactions)
 
@@ -208,8 +208,8 @@ class Retry(Operation[Retried]):
                 connection, self.run_id, self.by, self.retry_id, None, is_published=is_published
             )
         else:
-            wish = forks.Wish(self.run_id, self.by, self.retry_id, is_published)
-            self._forked = forks.retry(connection, wish)
+            spec = forks.ForkSpec(self.run_id, self.by, self.retry_id, is_published)
+            self._forked = forks.retry(connection, spec)
         return Retried(self._forked.run_id, self._forked.started.status)
 
     def finish(self, transactions: Transactions) -> None:
@@ -229,8 +229,8 @@ class Fork(Operation[Started]):
     _forked: forks.Forked | None = field(default=None, init=False)
 
     def act(self, connection: Connection) -> Started:
-        wish = forks.Wish(self.run_id, self.by, self.fork_id, self.first_step is not None)
-        self._forked = forks.fork(connection, wish, self.at, self.thread_id)
+        spec = forks.ForkSpec(self.run_id, self.by, self.fork_id, self.first_step is not None)
+        self._forked = forks.fork(connection, spec, self.at, self.thread_id)
         started = self._forked.started
         return Started(self.fork_id, self.thread_id, started.status, started.phase)
 
@@ -282,8 +282,8 @@ def _retry_plan(
     # Here, because plans bring in what they are checked by.
     from celeriac_storage import plan_retries
 
-    wish = plan_retries.Wish(run_id, by, retry_id, plan, is_published)
-    return plan_retries.retry(connection, wish)
+    spec = plan_retries.PlanRetrySpec(run_id, by, retry_id, plan, is_published)
+    return plan_retries.retry(connection, spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +311,7 @@ class RollBack(Operation[Started]):
     _queue: str = field(default="", init=False)
 
     def act(self, connection: Connection) -> Started:
-        started, self._queue = rollbacks.request(connection, self._wish())
+        started, self._queue = rollbacks.request(connection, self._spec())
         self._status = started.status
         return Started(self.rollback_id, self.thread_id, started.status, started.phase)
 
@@ -320,16 +320,16 @@ class RollBack(Operation[Started]):
 
     def note_refusal(self, connection: Connection, refused: CeleriacError) -> None:
         assert isinstance(refused, NotAllowed)
-        rollbacks.record_denial(connection, self._wish(), refused)
+        rollbacks.record_denial(connection, self._spec(), refused)
 
     def finish(self, transactions: Transactions) -> None:
         if self.first_step is not None and self._status is RunStatus.QUEUED:
             self.first_step.publish(self.rollback_id, self._queue, transactions)
 
-    def _wish(self) -> rollbacks.Wish:
+    def _spec(self) -> rollbacks.RollbackSpec:
         from celeriac_storage.admitting import word
 
-        return rollbacks.Wish(
+        return rollbacks.RollbackSpec(
             self.run_id,
             self.from_step,
             self.by,
@@ -351,9 +351,9 @@ class AddSchedule(Operation[Schedule]):
     by: UserId
 
     def act(self, connection: Connection) -> Schedule:
-        from celeriac_storage.admitting import Wish, admit
+        from celeriac_storage.admitting import RunSpec, admit
 
-        wish = Wish(
+        spec = RunSpec(
             self.new.agent,
             self.new.input,
             run_id=new_run_id(),
@@ -361,7 +361,7 @@ class AddSchedule(Operation[Schedule]):
             user_id=self.user_id,
             tenant_id=self.tenant_id,
         )
-        checked = replace(self.new, input=admit(connection, wish).input)
+        checked = replace(self.new, input=admit(connection, spec).input)
         return schedules.add(
             connection, self.tenant_id, checked, self.schedule_id, self.user_id, self.by
         )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from celeriac.agent import Agent
     from celeriac.client.database import DatabaseDesk
     from celeriac.codec import JsonValue
-    from celeriac_storage.admitting import Wish
+    from celeriac_storage.admitting import RunSpec
 
 UNDEFINED_TABLE = "42P01"
 
@@ -80,9 +80,9 @@ def start(
 
     def in_database(desk: "DatabaseDesk") -> Started:
         # Here, because messages bring in pydantic-ai: a second that reading a run need not wait.
-        from celeriac_storage.admitting import Wish
+        from celeriac_storage.admitting import RunSpec
 
-        wish = Wish(
+        spec = RunSpec(
             agent,
             input,
             run_id=run,
@@ -97,7 +97,7 @@ def start(
             is_published=desk.first_step is not None and connection is None,
             traceparent=traceparent.current(),
         )
-        return _start_alone(desk, wish) if connection is None else _start_within(connection, wish)
+        return _start_alone(desk, spec) if connection is None else _start_within(connection, spec)
 
     def over_http() -> Flow[Started]:
         if connection is not None:
@@ -133,17 +133,17 @@ def _named(agent: "str | Agent", value: object) -> "tuple[str, JsonValue]":
     return agent.name, agent.validate_input(value)
 
 
-def _start_alone(desk: "DatabaseDesk", wish: "Wish") -> Started:
+def _start_alone(desk: "DatabaseDesk", spec: "RunSpec") -> Started:
     if desk.first_step is not None:
         desk.first_step.prepare()
-    start = Start(wish, desk.first_step)
+    start = Start(spec, desk.first_step)
     try:
         return desk.perform(start)
     except DatabaseUnavailable as lost:
         if not start.is_written:
             raise  # what was not committed is gone
         raise DatabaseUnavailable(
-            f"{lost}. The connection broke at the commit. {_if_lost(wish.run_id)}"
+            f"{lost}. The connection broke at the commit. {_if_lost(spec.run_id)}"
         ) from lost
 
 
@@ -154,7 +154,7 @@ def _if_lost(run_id: RunId) -> str:
     )
 
 
-def _start_within(connection: object, wish: "Wish") -> Started:
+def _start_within(connection: object, spec: "RunSpec") -> Started:
     """Start the run in the caller's transaction, leaving that usable whatever happens here."""
     if not isinstance(connection, Connection):
         raise InvalidInput(
@@ -169,7 +169,7 @@ def _start_within(connection: object, wish: "Wish") -> Started:
         )
     try:
         with connection.begin_nested():
-            return Start(wish).act(connection)
+            return Start(spec).act(connection)
     except ProgrammingError as error:
         if sqlstate(error) != UNDEFINED_TABLE:
             raise

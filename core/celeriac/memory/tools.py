@@ -24,7 +24,7 @@ MOST_RECALLED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RememberCall:
     """What a model would have remembered, in its own words."""
 
     key: str
@@ -40,7 +40,7 @@ class Wish:
 class Memories(Protocol):
     """The memories of the run's user, within the call's own transaction."""
 
-    def remember(self, policy: MemoryPolicy, wish: Wish) -> dict[str, JsonValue]: ...
+    def remember(self, policy: MemoryPolicy, call: RememberCall) -> dict[str, JsonValue]: ...
 
     def recall(self, policy: MemoryPolicy, query: str, most: int) -> list[JsonValue]: ...
 
@@ -87,10 +87,10 @@ def memory_tools(policy: MemoryPolicy) -> Sequence[Tool[..., Any]]:
             replaces_version: To change what is remembered under the key: its version now.
             expires_days: After how many days it is to be forgotten.
         """
-        wish = Wish(
+        call = RememberCall(
             key, value, user_said, kind, namespace, sensitive, replaces_version, expires_days
         )
-        return dict(_memories(ctx).remember(policy, wish))
+        return dict(_memories(ctx).remember(policy, call))
 
     @tool(effect="none")
     def recall(ctx: ToolContext, query: str = "") -> list[Any]:
