@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from celeriac.approval import Requirement
 from celeriac.client import people
-from celeriac.client.operations import Decide
+from celeriac.client.proposal import Decide
 from celeriac.errors import NotAllowed, UnknownApproval
 from celeriac.ids import ApprovalId, RunId, is_id
 from celeriac.principal import Principal

@@ -33,7 +33,7 @@ _DENIALS = (
     UnknownToken,
 )
 """Whoever asks for what he may not see is told that it is not there: so all of that is recorded. A
-refused decision and a refused start record themselves (`celeriac.client.operations`)."""
+refused decision and a refused start record themselves (`celeriac.client.operation`)."""
 
 LONGEST_OBJECT_CHARACTERS = 128
 

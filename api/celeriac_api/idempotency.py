@@ -14,7 +14,7 @@ from fastapi import Depends, Header, Request, Response
 from sqlalchemy import Connection
 from starlette.exceptions import HTTPException
 
-from celeriac.client.operations import Operation
+from celeriac.client.operation import Operation
 from celeriac.errors import CeleriacError
 from celeriac.testpoints import reach
 from celeriac_api.authentication import CurrentCaller

@@ -10,20 +10,13 @@ from sqlalchemy import Connection
 
 from celeriac import traceparent
 from celeriac.client import people
-from celeriac.client.operations import (
-    Cancel,
-    Fork,
-    Interrupt,
-    Operation,
-    Resolve,
-    Retry,
-    RetryPlan,
-    RollBack,
-    Say,
-    SendEvent,
-    Start,
-    Submit,
-)
+from celeriac.client.call import Resolve, Submit
+from celeriac.client.continuing import Fork, Retry
+from celeriac.client.executing import RetryPlan
+from celeriac.client.operation import Operation
+from celeriac.client.starting import Start
+from celeriac.client.steering import Cancel, Interrupt, Say, SendEvent
+from celeriac.client.undoing import RollBack
 from celeriac.errors import UnknownThread, WrongOwner
 from celeriac.ids import CallId, RunId, ThreadId, UserId, new_run_id, new_thread_id
 from celeriac.reports import RunLine, Started

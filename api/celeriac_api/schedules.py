@@ -3,13 +3,8 @@
 from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
 
-from celeriac.client.operations import (
-    AddSchedule,
-    Answer,
-    ChangeSchedule,
-    Operation,
-    TriggerSchedule,
-)
+from celeriac.client.operation import Answer, Operation
+from celeriac.client.timing import AddSchedule, ChangeSchedule, TriggerSchedule
 from celeriac.ids import ScheduleId, UserId
 from celeriac.reports import Schedule
 from celeriac_api import models

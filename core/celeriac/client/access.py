@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from celeriac.client.ask import Ask
 from celeriac.client.named import user_named, user_or_default
-from celeriac.client.operations import Operation
+from celeriac.client.operation import Operation
 from celeriac.client.over_http.answers import reader
 from celeriac.client.over_http.request import Flow, get, post, put, refuse_speaker
 from celeriac.errors import InvalidInput, UnknownToken

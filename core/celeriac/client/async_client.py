@@ -9,14 +9,17 @@ from celeriac.client import (
     access,
     budgeting,
     call,
+    continuing,
     executing,
     forgetting,
     proposal,
     remembering,
     run,
     starting,
+    steering,
     thread,
     timing,
+    undoing,
 )
 from celeriac.client.ask import Answer, Ask, AskedAsync
 from celeriac.client.blocking_client import PATIENCE_SECONDS, TIMEOUT_SECONDS
@@ -67,15 +70,15 @@ class AsyncClient:
     get = AskedAsync(run.get_run)
     runs = AskedAsync(run.list_runs)
     waits_for = AskedAsync(run.waits_for)
-    cancel = AskedAsync(run.cancel)
-    interrupt = AskedAsync(run.interrupt)
-    say = AskedAsync(run.say)
-    send_event = AskedAsync(run.send_event)
-    retry = AskedAsync(run.retry)
-    fork = AskedAsync(run.fork)
+    cancel = AskedAsync(steering.cancel)
+    interrupt = AskedAsync(steering.interrupt)
+    say = AskedAsync(steering.say)
+    send_event = AskedAsync(steering.send_event)
+    retry = AskedAsync(continuing.retry)
+    fork = AskedAsync(continuing.fork)
     replay = AskedAsync(run.replay)
     diff = AskedAsync(run.diff)
-    rollback = AskedAsync(run.rollback)
+    rollback = AskedAsync(undoing.rollback)
 
     threads = AskedAsync(thread.list_threads)
     thread = AskedAsync(thread.get_thread)

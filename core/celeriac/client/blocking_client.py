@@ -8,14 +8,17 @@ from celeriac.client import (
     access,
     budgeting,
     call,
+    continuing,
     executing,
     forgetting,
     proposal,
     remembering,
     run,
     starting,
+    steering,
     thread,
     timing,
+    undoing,
 )
 from celeriac.client.ask import Answer, Ask, Asked
 from celeriac.client.database import DatabaseDesk
@@ -102,15 +105,15 @@ class Client:
     get = Asked(run.get_run)
     runs = Asked(run.list_runs)
     waits_for = Asked(run.waits_for)
-    cancel = Asked(run.cancel)
-    interrupt = Asked(run.interrupt)
-    say = Asked(run.say)
-    send_event = Asked(run.send_event)
-    retry = Asked(run.retry)
-    fork = Asked(run.fork)
+    cancel = Asked(steering.cancel)
+    interrupt = Asked(steering.interrupt)
+    say = Asked(steering.say)
+    send_event = Asked(steering.send_event)
+    retry = Asked(continuing.retry)
+    fork = Asked(continuing.fork)
     replay = Asked(run.replay)
     diff = Asked(run.diff)
-    rollback = Asked(run.rollback)
+    rollback = Asked(undoing.rollback)
 
     threads = Asked(thread.list_threads)
     thread = Asked(thread.get_thread)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from celeriac.budget import Allowance, Measure, OnExceeded, Scope, checked_measure
 from celeriac.client.ask import Ask
 from celeriac.client.named import user_or_default
-from celeriac.client.operations import Operation
+from celeriac.client.operation import Operation
 from celeriac.client.over_http.answers import reader
 from celeriac.client.over_http.request import Flow, get, post, put, refuse_speaker
 from celeriac.ids import TenantId, UserId, checked_id

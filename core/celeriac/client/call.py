@@ -1,25 +1,64 @@
 """What clients ask about calls that another process executes, or whose outcome is unknown."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from celeriac.client.ask import Ask
 from celeriac.client.named import call_named, run_named, user_or_default
-from celeriac.client.operations import Resolve, Submit
+from celeriac.client.operation import Operation
 from celeriac.client.over_http.answers import reader
 from celeriac.client.over_http.request import LONGEST_PAGE, Flow, get
 from celeriac.client.run import ask_run, stands
+from celeriac.errors import CeleriacError, Conflict, InvalidReceipt, UnknownCall
+from celeriac.ids import CallId, RunId, UserId
 from celeriac.reports import RequestedCall
 from celeriac.schemas import strict_json
 from celeriac.states import RunStatus
+from celeriac.testpoints import reach
 from celeriac.workspace.receipts import Receipt
-from celeriac_storage import submitting
+from celeriac_storage import resolving, submitting
 from celeriac_storage.resolving import Resolution, TookEffect
-from celeriac_storage.submitting import Failed, Result
+from celeriac_storage.submitting import Failed, Result, Results
+from celeriac_storage.tenancy import Transactions
 
 if TYPE_CHECKING:
     from celeriac.client.database import DatabaseDesk
     from celeriac.codec import JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve(Operation[RunStatus]):
+    run_id: RunId
+    call_id: CallId
+    resolution: Resolution
+    by: UserId
+
+    def act(self, connection: Connection) -> RunStatus:
+        return resolving.resolve(connection, self.run_id, self.call_id, self.resolution, self.by)
+
+
+@dataclass(frozen=True, slots=True)
+class Submit(Operation[RunStatus]):
+    run_id: RunId
+    results: Results
+    by: UserId
+
+    def act(self, connection: Connection) -> RunStatus:
+        status = submitting.submit(connection, self.run_id, self.results, self.by)
+        reach("submit.before_commit")
+        return status
+
+    def finish(self, transactions: Transactions) -> None:
+        reach("submit.after_commit")
+
+    def is_noted(self, refused: CeleriacError) -> bool:
+        return isinstance(refused, UnknownCall | InvalidReceipt | Conflict)
+
+    def note_refusal(self, connection: Connection, refused: CeleriacError) -> None:
+        submitting.record_refusal(connection, self.run_id, self.results, self.by, refused)
 
 
 def requested_calls(run_id: str | None = None, *, limit: int = 100) -> Ask[list[RequestedCall]]:

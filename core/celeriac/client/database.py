@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from celeriac.client.ask import Answer, Ask
 from celeriac.client.first_step import FirstStep
-from celeriac.client.operations import Operation, perform
+from celeriac.client.operation import Operation, perform
 from celeriac.client.vigil import Vigil
 from celeriac.client.watching import Watching
 from celeriac.ids import RunId, TenantId

@@ -1,6 +1,7 @@
 """What clients ask about plans."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -8,13 +9,18 @@ from sqlalchemy import Connection
 
 from celeriac.client import starting
 from celeriac.client.ask import Ask
+from celeriac.client.continuing import publish, retry_plan_within
+from celeriac.client.first_step import FirstStep
 from celeriac.client.named import run_named, user_or_default
-from celeriac.client.operations import RetryPlan
+from celeriac.client.operation import Operation
 from celeriac.client.over_http.answers import reader
 from celeriac.client.over_http.request import Flow, get, one, refuse_speaker
 from celeriac.client.run import ask_run, read_started
+from celeriac.ids import RunId, UserId, new_run_id
 from celeriac.limits import Limits
 from celeriac.reports import Started
+from celeriac_storage import forks
+from celeriac_storage.tenancy import Transactions
 
 if TYPE_CHECKING:
     from celeriac.agent import Agent
@@ -24,6 +30,29 @@ if TYPE_CHECKING:
     from celeriac.plan.report import PlanReport
 
 DEFAULT_RUNNER = "plans"
+
+
+@dataclass(slots=True)
+class RetryPlan(Operation[Started]):
+    """Start the run that does what is left of a plan. `first_step` as with `Start`."""
+
+    run_id: RunId
+    by: UserId
+    plan: "JsonValue" = None  # None: as it was
+    first_step: FirstStep | None = None
+    retry_id: RunId = field(default_factory=new_run_id)
+    _forked: forks.Forked | None = field(default=None, init=False)
+
+    def act(self, connection: Connection) -> Started:
+        is_published = self.first_step is not None
+        self._forked = forked = retry_plan_within(
+            connection, self.run_id, self.by, self.retry_id, self.plan, is_published=is_published
+        )
+        started = forked.started
+        return Started(forked.run_id, forked.thread_id, started.status, started.phase)
+
+    def finish(self, transactions: Transactions) -> None:
+        publish(self._forked, self.first_step, transactions)
 
 
 def start_plan(

@@ -1,24 +1,50 @@
 """What clients ask about proposals, and what people say about them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
 
 from celeriac.client import people
 from celeriac.client.ask import Ask
 from celeriac.client.named import proposal_named, run_named, user_or_default
-from celeriac.client.operations import Decide
+from celeriac.client.operation import Operation
 from celeriac.client.over_http.answers import reader
 from celeriac.client.over_http.request import Flow, get, pages, post, refuse_speaker
 from celeriac.codec import loads_strict
-from celeriac.errors import InvalidArguments, InvalidInput
-from celeriac.ids import ApprovalId
+from celeriac.errors import (
+    CeleriacError,
+    DatabaseUnavailable,
+    InvalidArguments,
+    InvalidInput,
+    UnknownApproval,
+)
+from celeriac.ids import ApprovalId, TenantId
 from celeriac.reports import Approval, Decided
 from celeriac.schemas import strict_json
+from celeriac_storage import deciding
 from celeriac_storage.rulings import Approve, Decision, Edit, Reject
 
 if TYPE_CHECKING:
     from celeriac.client.database import DatabaseDesk
     from celeriac.codec import JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class Decide(Operation[Decided]):
+    tenant_id: TenantId
+    approval_id: ApprovalId
+    decision: Decision
+
+    def act(self, connection: Connection) -> Decided:
+        return deciding.decide(connection, self.tenant_id, self.approval_id, self.decision)
+
+    def is_noted(self, refused: CeleriacError) -> bool:
+        return not isinstance(refused, DatabaseUnavailable | UnknownApproval)
+
+    def note_refusal(self, connection: Connection, refused: CeleriacError) -> None:
+        deciding.record_denial(connection, self.tenant_id, self.approval_id, self.decision, refused)
 
 
 def list_approvals(

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from celeriac.client.ask import Ask
 from celeriac.client.named import run_named, user_named, user_or_default
-from celeriac.client.operations import Operation
+from celeriac.client.operation import Operation
 from celeriac.client.over_http.answers import reader
 from celeriac.client.over_http.request import Flow, delete, get, pages, put, refuse_speaker
 from celeriac.codec import JsonValue

@@ -1,5 +1,6 @@
 """What clients ask to start a run."""
 
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -8,23 +9,27 @@ from sqlalchemy.exc import ProgrammingError
 
 from celeriac import traceparent
 from celeriac.client.ask import Ask
+from celeriac.client.first_step import FirstStep
 from celeriac.client.named import user_named, user_or_default
-from celeriac.client.operations import Start
+from celeriac.client.operation import Operation
 from celeriac.client.over_http.request import Flow, post
 from celeriac.client.run import read_started
-from celeriac.errors import DatabaseUnavailable, InvalidInput, SchemaMismatch
-from celeriac.ids import (
-    RunId,
-    ThreadId,
-    checked_id,
-    new_run_id,
-    new_thread_id,
+from celeriac.errors import (
+    CeleriacError,
+    DatabaseUnavailable,
+    InvalidInput,
+    SchemaMismatch,
+    WrongOwner,
 )
+from celeriac.ids import RunId, ThreadId, checked_id, new_run_id, new_thread_id
 from celeriac.limits import Limits
 from celeriac.reports import Started
 from celeriac.schemas import strict_json
+from celeriac.states import RunStatus
+from celeriac_storage import starting
 from celeriac_storage.database import sqlstate
 from celeriac_storage.starting import OnBusy
+from celeriac_storage.tenancy import Transactions
 
 if TYPE_CHECKING:
     from celeriac.agent import Agent
@@ -33,6 +38,45 @@ if TYPE_CHECKING:
     from celeriac_storage.admitting import RunSpec
 
 UNDEFINED_TABLE = "42P01"
+
+
+@dataclass(slots=True)
+class Start(Operation[Started]):
+    """Start a run. `first_step` publishes it after the commit; without, a scheduler does."""
+
+    spec: "RunSpec"
+    first_step: FirstStep | None = None
+    is_written: bool = False  # only its commit can still fail
+    _started: Started | None = field(default=None, init=False)
+    _queue: str = field(default="", init=False)
+
+    def act(self, connection: Connection) -> Started:
+        from celeriac_storage.admitting import admit
+
+        new = admit(connection, self.spec)
+        started = starting.start(connection, new)
+        run_id = started.said_to or new.run_id
+        self._started = Started(run_id, new.thread_id, started.status, started.phase)
+        self._queue = new.queue
+        self.is_written = True
+        return self._started
+
+    def is_noted(self, refused: CeleriacError) -> bool:
+        return isinstance(refused, WrongOwner)
+
+    def note_refusal(self, connection: Connection, refused: CeleriacError) -> None:
+        assert isinstance(refused, WrongOwner)
+        spec = self.spec
+        starting.record_refusal(
+            connection, spec.tenant_id, spec.run_id, spec.thread_id, spec.user_id, refused
+        )
+
+    def finish(self, transactions: Transactions) -> None:
+        started = self._started
+        assert started is not None, "it has acted"
+        is_new = started.run_id == self.spec.run_id  # else its input was told to another
+        if self.first_step is not None and is_new and started.status is RunStatus.QUEUED:
+            self.first_step.publish(started.run_id, self._queue, transactions)
 
 
 def start(

@@ -1,13 +1,16 @@
 """What clients ask about schedules and timers."""
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
+
+from sqlalchemy import Connection
 
 from celeriac.client.ask import Ask
 from celeriac.client.named import schedule_named, user_named, user_or_default
-from celeriac.client.operations import AddSchedule, ChangeSchedule, TriggerSchedule
+from celeriac.client.operation import Operation
 from celeriac.client.over_http.answers import reader
 from celeriac.client.over_http.request import Flow, delete, get, post, refuse_speaker
-from celeriac.ids import ScheduleId, checked_id
+from celeriac.ids import ScheduleId, TenantId, UserId, checked_id, new_run_id, new_thread_id
 from celeriac.reports import Schedule, ScheduleFire, Timer
 from celeriac.schedule import NewSchedule
 from celeriac.schemas import strict_json
@@ -16,6 +19,61 @@ from celeriac_storage import schedules, timers
 if TYPE_CHECKING:
     from celeriac.client.database import DatabaseDesk
     from celeriac.codec import JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class AddSchedule(Operation[Schedule]):
+    """Add a schedule. The input is checked as that of a run is that starts now."""
+
+    tenant_id: TenantId
+    schedule_id: ScheduleId
+    new: NewSchedule
+    user_id: UserId
+    by: UserId
+
+    def act(self, connection: Connection) -> Schedule:
+        from celeriac_storage.admitting import RunSpec, admit
+
+        spec = RunSpec(
+            self.new.agent,
+            self.new.input,
+            run_id=new_run_id(),
+            thread_id=new_thread_id(),
+            user_id=self.user_id,
+            tenant_id=self.tenant_id,
+        )
+        checked = replace(self.new, input=admit(connection, spec).input)
+        return schedules.add(
+            connection, self.tenant_id, checked, self.schedule_id, self.user_id, self.by
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSchedule(Operation[Schedule]):
+    tenant_id: TenantId
+    schedule_id: ScheduleId
+    change: Literal["pause", "resume", "remove"]
+    by: UserId
+
+    def act(self, connection: Connection) -> Schedule:
+        change = {
+            "pause": schedules.pause,
+            "resume": schedules.resume,
+            "remove": schedules.remove,
+        }[self.change]
+        return change(connection, self.tenant_id, self.schedule_id, self.by)
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerSchedule(Operation[ScheduleFire]):
+    tenant_id: TenantId
+    schedule_id: ScheduleId
+    by: UserId
+
+    def act(self, connection: Connection) -> ScheduleFire:
+        from celeriac_storage import firing
+
+        return firing.trigger(connection, self.tenant_id, self.schedule_id, self.by)
 
 
 def add_schedule(
