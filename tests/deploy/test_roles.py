@@ -136,6 +136,38 @@ def test_a_run_is_started_and_followed_over_the_login_of_the_api(server_url: str
     web.close()
 
 
+def test_the_login_of_the_api_tells_how_full_budgets_are_and_reads_none_of_them(
+    server_url: str,
+) -> None:
+    assert run_script(server_url, APP_PASSWORD="x", API_PASSWORD="y") == 0
+    owner, web = login(server_url, "celeriac_owner"), login(server_url, "celeriac_web")
+    migrate(owner)
+    with owner.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO celeriac.tenants VALUES ('default'), ('rival')")
+        connection.exec_driver_sql(
+            "INSERT INTO celeriac.budgets (tenant_id, scope, subject, measure, hard_limit,"
+            " on_exceeded, used) SELECT tenant_id, 'user', 'alice', 'usd', 10, 'pause', 4"
+            " FROM celeriac.tenants"
+        )
+
+    with serving(web) as api:
+        told = api.holder_of(None).get("/metrics").text
+
+    assert 'celeriac_budgets{measure="usd",scope="user",state="open"} 2.0' in told
+    assert 'celeriac_budget_use_ratio{measure="usd",scope="user"} 0.4' in told
+    assert "alice" not in told
+    assert "rival" not in told
+    with web.connect() as connection:
+        for table in ("budgets", "budget_entries", "budget_changes"):
+            rows = connection.exec_driver_sql(f"SELECT * FROM celeriac.{table}").all()
+            assert rows == [], table
+    with TenantDatabase(web, [DEFAULT_TENANT]).begin() as connection:
+        seen = connection.exec_driver_sql("SELECT tenant_id FROM celeriac.budgets").all()
+    assert seen == [("default",)]
+    owner.close()
+    web.close()
+
+
 def test_tokens_and_principals_are_administered_over_the_login_of_the_api(server_url: str) -> None:
     assert run_script(server_url, APP_PASSWORD="x", API_PASSWORD="y") == 0
     owner, web = login(server_url, "celeriac_owner"), login(server_url, "celeriac_web")

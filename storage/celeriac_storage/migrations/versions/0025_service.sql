@@ -1,0 +1,30 @@
+-- How full budgets are, for a login that sees no tenant's rows by itself (docs/operations.md): of all
+-- tenants together, and nothing that would tell whose a budget is.
+CREATE FUNCTION celeriac.read_budget_gauges()
+    RETURNS TABLE (name text, labels text[], value float8)
+    LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    WITH budget AS (
+        SELECT scope, measure, gone / nullif(hard_limit, 0) AS ratio,
+            CASE WHEN gone >= hard_limit THEN 'used_up' WHEN gone >= soft_limit THEN 'warned'
+                ELSE 'open' END AS state
+        FROM (
+            SELECT scope, measure, soft_limit, hard_limit, used + reserved AS gone
+            FROM celeriac.budgets LIMIT 100000
+        ) AS counted
+    )
+    SELECT 'budgets', ARRAY[scope, measure, state], count(*)::float8
+    FROM budget GROUP BY scope, measure, state
+    UNION ALL SELECT 'budget_use_ratio', ARRAY[scope, measure], max(ratio)
+    FROM budget WHERE ratio IS NOT NULL GROUP BY scope, measure
+$$;
+REVOKE EXECUTE ON FUNCTION celeriac.read_budget_gauges FROM PUBLIC;
+
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_api') THEN
+        GRANT EXECUTE ON FUNCTION celeriac.read_budget_gauges TO celeriac_api;
+    END IF;
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_worker') THEN
+        GRANT EXECUTE ON FUNCTION celeriac.read_budget_gauges TO celeriac_worker;
+    END IF;
+END $$;
