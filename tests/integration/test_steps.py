@@ -10,7 +10,7 @@ import pytest
 
 from celeriac.codec import JsonValue
 from celeriac.errors import Fenced
-from celeriac.ids import CallId, RunId, call_id, new_claim_token
+from celeriac.ids import CallId, RunId, call_id, new_claim_token, new_run_id
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac_storage import artifacts, claims, effects, requests, steps, verdicts
 from celeriac_storage.claims import Claim, RequestsChanged
@@ -163,7 +163,7 @@ def test_a_think_step_leaves_its_answer_calls_and_next_phase_in_one_transaction(
 
 
 def test_a_checkpoint_holds_what_the_next_process_needs(hand: Hand) -> None:
-    # features: 000-02, 002-10
+    # features: 000-02, 002-10, 004-09
     run_id = hand.start()
     first = hand.claim(run_id)
 
@@ -181,6 +181,7 @@ def test_a_checkpoint_holds_what_the_next_process_needs(hand: Hand) -> None:
         first.step_started_at,
     )
     assert row.is_true
+    assert row.schema_version == steps.CHECKPOINT_SCHEMA_VERSION
     second = hand.claim(run_id)
     assert second.state == {"phase": "waiting_tool", "pending": ["0.0"]}
     assert (second.message_count, second.phase) == (2, Phase.WAITING_TOOL)
@@ -219,6 +220,9 @@ def test_a_completed_run_has_its_result_last_event_and_time(hand: Hand) -> None:
     assert (row.result, row.error, row.claim_token) == ({"refund": "R-1"}, None, None)
     assert row.created_at <= row.started_at <= row.finished_at
     assert hand.events(run_id)[-1] == "run.completed"
+    wrote = transactions(hand.database, 0)
+    assert {what for what, _ in wrote} == {"run", "checkpoint", "message", "event"}
+    assert len({transaction for _, transaction in wrote}) == 1
 
 
 def test_a_failed_run_has_its_error_and_no_result(hand: Hand) -> None:
@@ -486,6 +490,17 @@ def test_a_guessed_token_is_no_claim(hand: Hand) -> None:
 
     with pytest.raises(Fenced):
         hand.commit(replace(claim, token=new_claim_token()), asked_for())
+
+    assert written(hand.database) == before
+
+
+def test_a_run_that_is_not_there_takes_no_step(hand: Hand) -> None:
+    # features: 003-17
+    claim = hand.claim(hand.start())
+    before = written(hand.database)
+
+    with pytest.raises(Fenced, match="there is no run"):
+        hand.commit(replace(claim, run_id=new_run_id()), asked_for())
 
     assert written(hand.database) == before
 
