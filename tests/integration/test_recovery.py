@@ -152,6 +152,14 @@ def outcomes(worker: Worker, run_id: RunId) -> list[tuple[int, str]]:
         return [(row[0], row[1]) for row in rows]
 
 
+def events(worker: Worker, run_id: RunId) -> list[tuple[str, dict[str, Any]]]:
+    with worker.database.connect() as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT type, data FROM celeriac.events WHERE run_id = %s ORDER BY seq", (run_id,)
+        )
+        return [(row[0], row[1]) for row in rows]
+
+
 def assert_audit_is_clean(database: Database) -> None:
     assert audit(database) == []
 
@@ -399,6 +407,7 @@ def test_what_was_to_be_sent_again_stays_unknown_if_the_run_is_stopped_before(
 def test_a_refusal_is_tried_again_as_the_tools_policy_says(
     make_worker: MakeWorker, ledger: Ledger, database: Database
 ) -> None:
+    # features: 004-03, 004-05
     ledger.refusals = 2
     worker = make_worker(order_tool(ledger, retry=Retry(attempts=3, on=(Refused,))))
 
@@ -406,6 +415,17 @@ def test_a_refusal_is_tried_again_as_the_tools_policy_says(
 
     assert (run.status, run.result, len(ledger.requests)) == ("completed", "done", 3)
     assert worker.effect(run.run_id).state == "committed"
+    assert outcomes(worker, run.run_id) == [
+        (1, "started"), (1, "not_done"), (2, "started"), (2, "not_done"), (3, "started"),
+        (3, "committed"),
+    ]  # fmt: skip
+    told = [each for each in events(worker, run.run_id) if "attempt" in each[1]]
+    assert [(type_, data["attempt"]) for type_, data in told] == [
+        ("effect.in_flight", 1), ("tool.failed", 1), ("effect.in_flight", 2), ("tool.failed", 2),
+        ("effect.in_flight", 3),
+    ]  # fmt: skip
+    first, second = (data["retry_in_seconds"] for type_, data in told if type_ == "tool.failed")
+    assert 0.5 <= first <= 1 <= second <= 2
     assert_audit_is_clean(database)
 
 

@@ -59,6 +59,17 @@ def deliver(sku: str) -> str:
     raise ConnectionError(f"no answer about {sku}")
 
 
+REFUSALS: list[str] = []
+
+
+@tool(effect="external")
+def knock(door: str) -> str:
+    """Knock, until nobody refuses any more."""
+    if REFUSALS:
+        raise ToolError(REFUSALS.pop(0))
+    return f"{door} is open"
+
+
 writer = Agent("writer", ScriptedModel([say("a poem")]))
 
 
@@ -81,6 +92,11 @@ async def careful(ctx: WorkflowContext, catches: bool) -> str:
         if not catches:
             raise
         return f"{failed.kind}: {failed.message}"
+
+
+@workflow(tools=[knock])
+async def persistent(ctx: WorkflowContext) -> str:
+    return await ctx.activity(knock, door="front", retries=2)
 
 
 @workflow(tools=[pay])
@@ -216,6 +232,7 @@ async def audited(ctx: WorkflowContext) -> str:
 WORKFLOWS: list[Agent] = [
     two_steps, fan, careful, paying, deciding, sleepy, listening, impatient, manager, writer,
     generations, changing, hasty, racing, everything, audited, guessing, telling, delivering,
+    persistent,
 ]  # fmt: skip
 
 
@@ -287,6 +304,58 @@ def test_a_failed_activity_is_raised_in_the_code(
     family.go_on()
 
     assert ended(family, run_id) == expected
+
+
+# features: 004-03, 004-05
+def test_each_attempt_of_an_activity_is_logged_with_its_begin_and_its_end(family: Family) -> None:
+    REFUSALS.extend(["asleep", "busy"])
+    run_id = family.start("persistent", None)
+    for _ in range(3):
+        family.go_on()
+        family.worker.process.flows = FlowCache()  # the next attempt is counted by the log alone
+        let_time_pass(family)
+    family.go_on()
+
+    assert ended(family, run_id) == (RunStatus.COMPLETED, "front is open")
+    attempts = family.rows(
+        "SELECT made_by, result, error ->> 'message' FROM celeriac.activities"
+        " WHERE run_id = %s AND kind = 'activity' ORDER BY number",
+        run_id,
+    )
+    assert [row[1:] for row in attempts] == [
+        (None, "asleep"), (None, "busy"), ("front is open", None),
+    ]  # fmt: skip
+    told = [
+        (event.type, event.data["made_by"])
+        for event in family.client.events(run_id)
+        if event.data.get("kind") == "activity"
+    ]
+    ends = ["activity.failed", "activity.failed", "activity.completed"]
+    assert told == [
+        each
+        for (made_by, *_), end in zip(attempts, ends, strict=True)
+        for each in (("activity.started", made_by), (end, made_by))
+    ]
+    made = family.rows(
+        "SELECT made_by, state, outcome FROM celeriac.activities"
+        " JOIN celeriac.effects ON effects.run_id = made_by"
+        " JOIN celeriac.effect_attempts ON effect_attempts.run_id = made_by"
+        " WHERE activities.run_id = %s ORDER BY number, entry",
+        run_id,
+    )
+    states = ["failed", "failed", "committed"]
+    assert made == [
+        each
+        for (made_by, *_), state in zip(attempts, states, strict=True)
+        for each in ((made_by, state, "started"), (made_by, state, state))
+    ]
+    waits = family.rows(
+        "SELECT (arguments ->> 'seconds')::float FROM celeriac.activities"
+        " WHERE run_id = %s AND kind = 'timer' ORDER BY number",
+        run_id,
+    )
+    for (wait,), least in zip(waits, [1.0, 2.0], strict=True):
+        assert least <= wait <= 2 * least
 
 
 def test_an_activity_waits_for_people_as_any_call(family: Family) -> None:
