@@ -6,12 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from sqlalchemy.exc import IntegrityError
 
 from celeriac.codec import JsonValue
 from celeriac.errors import Fenced
 from celeriac.ids import RunId, ThreadId, WorkerId, new_run_id
 from celeriac.states import Phase, RunStatus, StepKind
-from celeriac_storage import claims
+from celeriac_storage import claims, effects
 from celeriac_storage.claims import (
     STRIKES_BEFORE_ATTENTION,
     STRIKES_BEFORE_ISOLATION,
@@ -105,6 +106,33 @@ def test_of_twenty_workers_exactly_one_gets_the_step(hand: Hand) -> None:
     (winner,) = held
     row = hand.row(run_id)
     assert (row.worker_id, row.claim_token.hex, row.epoch) == (winner.worker_id, winner.token, 1)
+
+
+def test_of_ten_workers_that_come_for_one_call_one_has_an_attempt_in_flight(hand: Hand) -> None:
+    # features: 004-56
+    run_id = hand.start()
+    (call,) = hand.ask_for_calls(run_id)
+    racers = [Hand(hand.database) for _ in range(10)]
+    together = threading.Barrier(10)
+
+    def race(racer: Hand) -> bool:
+        together.wait(10)
+        held = claim(hand, run_id, 1, worker_id=racer.worker_id)
+        if held is None:
+            return False
+        with hand.database.connect() as connection:
+            effects.begin_attempt(connection, held, call, timeout_seconds=30)
+        return True
+
+    with ThreadPoolExecutor(10) as workers:
+        assert sorted(workers.map(race, racers)) == [False] * 9 + [True]
+
+    assert (hand.effect(run_id, call).state, hand.effect(run_id, call).attempt) == ("in_flight", 1)
+    assert hand.attempts(run_id, call) == [(1, 0, "started", None)]
+    with pytest.raises(IntegrityError), hand.database.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO celeriac.effect_attempts SELECT * FROM celeriac.effect_attempts"
+        )
 
 
 @pytest.mark.parametrize(
