@@ -97,6 +97,34 @@ def test_a_worker_killed_in_mid_stream_is_superseded_and_nothing_of_it_is_stored
     assert service.stack.violations() == []
 
 
+# features: 004-19
+@pytest.mark.crash
+def test_a_streamed_answer_is_stored_with_its_calls_before_the_first_is_made(
+    service: Service,
+) -> None:
+    service.stack.start_scheduler()
+    worker = service.start_worker(test_points="act.before_tool@1=kill")
+    run_id = service.stack.start("reciter")
+    worker.wait()
+
+    messages = service.stack.query(
+        "SELECT role, body FROM celeriac.messages WHERE run_id = %s ORDER BY position", run_id
+    )
+    assert [role for role, _ in messages] == ["user", "assistant"]
+    said, called = messages[-1][1]["parts"]
+    assert (said["content"], called["tool_name"]) == ("First I count. ", "tally")
+    assert service.stack.query(
+        "SELECT step, state -> 'pending' FROM celeriac.checkpoints WHERE run_id = %s", run_id
+    ) == [(0, ["0.0"])]
+    assert service.stack.tally(run_id) == []
+
+    service.start_worker()
+    run = service.stack.completed(run_id)
+    assert service.stack.tally(run_id) == ["one"]
+    assert [call.step for call in run.steps] == [0, 1, 2]
+    assert service.stack.violations() == []
+
+
 @pytest.mark.crash
 def test_what_a_zombie_goes_on_to_write_is_shown_to_nobody(
     service: Service, provider: ProviderServer, url: str
