@@ -119,6 +119,26 @@ def test_three_siblings_overlap_in_time_on_two_workers(stack: Stack) -> None:
     assert stack.violations() == []
 
 
+# features: 004-54
+@pytest.mark.parametrize("point", ["turn.after_code", "turn.before_commit"])
+def test_an_agents_turns_that_were_finished_are_not_taken_again(stack: Stack, point: str) -> None:
+    stack.start_scheduler()
+    workers = stack.processes.start_workers(2, agents.__name__, test_points=f"{point}@1=kill")
+
+    run = stack.completed(stack.start("trusting", None))
+
+    eventually(lambda: count_killed(workers), until=lambda killed: killed == 1,
+               deadline_seconds=DONE_SECONDS, what="one death")  # fmt: skip
+    assert run.result == "seen"
+    assert executions(stack, run.run_id) == ["seen"]
+    assert stack.query(
+        "SELECT agent, model_calls.step, attempt FROM celeriac.runs JOIN celeriac.model_calls"
+        " USING (run_id) WHERE parent_run_id = %s ORDER BY 2", run.run_id,
+    ) == [("looker", 0, 1), ("looker", 2, 1)]  # fmt: skip
+    assert stack.query("SELECT count(*) FROM crash.calls WHERE tool = 'look'") == [(1,)]
+    assert stack.violations() == []
+
+
 def deliveries(desk: OrderDesk, order_id: str) -> int:
     return sum(order["order_id"] == order_id for _, order in desk.service.deliveries)
 

@@ -5,13 +5,15 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from celeriac import ToolContext, ToolError, WorkflowContext, tool, workflow
+from celeriac import Agent, ToolContext, ToolError, WorkflowContext, tool, workflow
+from celeriac.scripted import ScriptedModel, call, say
 from tests.crash.agents import (
     QUEUE,
     _connect,
     _is_open,
     _noted,
     _wait_until_open,
+    look,
     notify,
     tally,
     wait_at,
@@ -67,6 +69,18 @@ async def meeting(ctx: WorkflowContext) -> list[str]:
     """Side by side."""
     met = await ctx.gather(*(ctx.activity(meet, label=str(n)) for n in range(SIBLINGS)))
     return [await ctx.activity(tally, label=label) for label in met]
+
+
+looker = Agent(
+    "looker", ScriptedModel([call("look", label="it"), say("seen")]), tools=[look], queue=QUEUE
+)
+
+
+@workflow(tools=[tally], agents=[looker], queue=QUEUE)
+async def trusting(ctx: WorkflowContext) -> str:
+    """An agent's turns, and then what it found."""
+    found: str = await ctx.child(looker, "go")
+    return await ctx.activity(tally, label=found)
 
 
 @workflow(tools=[notify, tally], queue=QUEUE)
