@@ -191,6 +191,7 @@ def test_what_cannot_be_replayed_is_said(retold: Retold) -> None:
 
 
 def test_no_order_rests_on_a_time(retold: Retold) -> None:
+    # features: 004-14
     first = retold.tell(*TURNS, thread_id="chat")
     failed = retold.tell(*TURNS[:2], BROKEN, thread_id="chat")
     retried = retold.go_on(retold.client.retry(failed).run_id, say("done"))

@@ -1,10 +1,11 @@
 """What a step writes does not grow with what the run has behind it."""
 
-# features: 004-10, 004-14
-from celeriac import Agent, Client, Limits, ToolContext, tool
+# features: 004-10
+from celeriac import Agent, Client, Limits, Plan, PlanRunner, PlanStep, ToolContext, tool
 from celeriac.ids import RunId
 from celeriac.scripted import ScriptedModel, call
 from celeriac_storage.database import Database
+from tests.family import Family
 from tests.worker_in_process import Worker
 
 STEPS, WINDOW = 200, 20
@@ -62,3 +63,46 @@ def test_a_step_late_in_a_run_writes_as_much_as_an_early_one(
             (run_id,),
         ).scalar_one()
     assert largest < 200  # only ids of pending calls and counters, however long the run is
+
+
+@tool(effect="none")
+def turn(page: int) -> int:
+    """Turn a page."""
+    return page
+
+
+def test_a_plan_writes_as_much_for_its_last_steps_as_for_its_first(
+    database_url: str, broker_url: str
+) -> None:
+    runner = PlanRunner("plans", [turn])
+    chain = [
+        PlanStep(f"s{n:03}", tool="turn", arguments={"page": 1000 + n},
+                 needs=[f"s{n - 1:03}"] if n else [])
+        for n in range(STEPS)
+    ]  # fmt: skip
+    family = Family(database_url, broker_url, [runner])
+    run_id = family.client.start_plan(Plan(chain)).run_id
+    added: list[int] = []
+    rewritten: list[int] = []
+    before = 0
+    for done in range(WINDOW, STEPS + 1, WINDOW):
+        while family.worker.row(run_id).step < done:
+            family.step(run_id)
+            activity = family.rows(
+                "SELECT run_id FROM celeriac.runs WHERE status = 'queued' AND run_id <> %s", run_id
+            )
+            family.step(activity[0][0])
+        now = sum(
+            bytes_of(family.database, run_id, table) for table in (*TABLES, "activities", "plans")
+        )
+        added.append(now - before)
+        rewritten.append(bytes_of(family.database, run_id, "runs"))
+        before = now
+    family.go_on()
+    status = family.run(run_id).status
+    violations = family.violations()
+    family.close()
+
+    assert (status, violations) == ("completed", [])
+    assert max(added[1:]) <= DIGITS * added[1], added  # the first window has the plan in it
+    assert max(rewritten) <= DIGITS * min(rewritten), rewritten

@@ -1,6 +1,6 @@
 """Whoever writes in whatever order: the last write that was allowed stands, and nothing else."""
 
-# features: 004-13
+# features: 004-13, 004-14
 from itertools import product
 from typing import Any
 
