@@ -67,6 +67,7 @@ def test_nothing_that_a_run_is_told_is_told_twice(
     assert api.denials() == []
 
 
+# features: 004-22
 def test_a_decision_counts_once(api: Api, proxy: Proxy, desk: Desk) -> None:
     run_id, (proposal,) = desk.propose()
     with Client(url=proxy.url, token=api.token("bob")) as bob:

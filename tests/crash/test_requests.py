@@ -94,6 +94,7 @@ def submit(stack: Stack, run_id: str) -> None:
     assert told.wait() == 0, told.output
 
 
+# features: 004-26
 def test_results_come_in_while_no_worker_lives_at_all(stack: Stack) -> None:
     stack.start_scheduler()
     worker = start_worker(stack)

@@ -1,6 +1,6 @@
 """A run whose model says that it is done, and is not: told so, and in the end refused."""
 
-# features: 004-34, 004-36, 004-37
+# features: 004-34, 004-35, 004-36, 004-37
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

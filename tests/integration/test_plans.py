@@ -91,6 +91,7 @@ def test_how_a_plan_stands_is_told_while_it_goes_on(family: Family) -> None:
     }
 
 
+# features: 004-16
 @pytest.mark.parametrize(("interval", "turns"), [("per_step", 5), ("per_layer", 4)])
 def test_there_is_a_checkpoint_for_each_step_or_for_each_layer(
     family: Family, interval: str, turns: int
@@ -109,6 +110,7 @@ def test_there_is_a_checkpoint_for_each_step_or_for_each_layer(
     assert len(family.run(run_id).steps) == turns
 
 
+# features: 004-16
 def test_the_default_is_a_checkpoint_for_each_step() -> None:
     assert Plan(LAYERS).checkpoint_interval == "per_step"
 
