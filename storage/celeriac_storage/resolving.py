@@ -10,14 +10,16 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from celeriac.codec import JsonValue, dumps
-from celeriac.errors import Conflict, UnknownCall
+from celeriac.codec import JsonValue, dumps, stored_form
+from celeriac.errors import Conflict, InvalidInput, UnknownCall
 from celeriac.ids import CallId, RunId, UserId, WorkerId
 from celeriac.rollback import Rollback
+from celeriac.schemas import listed, problems_by_schema
 from celeriac.states import EffectState, RunStatus
 from celeriac_storage import lost_calls, news
 from celeriac_storage.requests import erased, unknown_run
 from celeriac_storage.settling import settle
+from celeriac_storage.starting import latest_definition
 from celeriac_storage.threads import wait_for_turn
 
 
@@ -59,9 +61,10 @@ def resolve(
     In a rollback a person settles as well an undo that failed, that stands in the way of the rest,
     or that only people can do: done by hand, or never to be done.
 
-    Raises `UnknownRun`, `UnknownCall`, or `Conflict` if nobody waits for this answer.
+    Raises `UnknownRun`, `UnknownCall`, `Conflict` if nobody waits for this answer, and
+    `InvalidInput` for a result that is none of the tool's, as far as its schema says so.
     """
-    status = _lock(connection, run_id)
+    status, agent = _lock(connection, run_id)
     if status is RunStatus.RUNNING:
         # A transactional step holds its effect, and locks the run at its commit: the other way.
         raise Conflict(
@@ -91,6 +94,8 @@ def resolve(
             f"call {undo[1]} of run {undo[0]}: see that to its end (`celeriac show {undo[0]}`); a "
             f"run whose call is undone can be ended with `celeriac cancel {run_id}`"
         )
+    if isinstance(resolution, TookEffect) and call.undo is None:
+        _check_result(connection, agent, call.tool, resolution.result)
     settled, error = (EffectState.COMMITTED, None) if is_done else _not_done(call, by)
     settle(
         connection,
@@ -121,7 +126,7 @@ def retry(connection: Connection, run_id: RunId, by: UserId) -> RunStatus:
     Raises `UnknownRun`, or `Conflict` if the run needs no attention, or first has to be told what
     came of a call: a retry must never be a way to repeat one silently.
     """
-    status = _lock(connection, run_id)
+    status, _ = _lock(connection, run_id)
     if status is not RunStatus.NEEDS_ATTENTION:
         wish = (
             f"start a new run instead, or `celeriac fork {run_id} --at STEP`"
@@ -185,15 +190,35 @@ def _stands_at(connection: Connection, run_id: RunId, call_id: CallId) -> bool:
     return row is not None
 
 
-def _lock(connection: Connection, run_id: RunId) -> RunStatus:
+def _lock(connection: Connection, run_id: RunId) -> tuple[RunStatus, str]:
+    """Where the run stands, and the agent it is of."""
     row = connection.exec_driver_sql(
-        "SELECT status, erased_at FROM celeriac.runs WHERE run_id = %s FOR UPDATE", (run_id,)
+        "SELECT status, agent, erased_at FROM celeriac.runs WHERE run_id = %s FOR UPDATE",
+        (run_id,),
     ).fetchone()
     if row is None:
         raise unknown_run(run_id)
-    if row[1] is not None:
-        raise erased(run_id, row[1])
-    return RunStatus(row[0])
+    if row[2] is not None:
+        raise erased(run_id, row[2])
+    return RunStatus(row[0]), row[1]
+
+
+def _check_result(connection: Connection, agent: str, tool: str, result: JsonValue) -> None:
+    """Raise `InvalidInput` for what the tool cannot return, as a worker last registered it: it is
+    the code of now that reads the result. What only code can judge is left to it."""
+    definition = latest_definition(connection, agent) or {}
+    tools = definition.get("tools")
+    for each in tools if isinstance(tools, list) else []:
+        if not isinstance(each, dict) or each.get("name") != tool:
+            continue
+        schema = each.get("result_schema")
+        if isinstance(schema, dict) and (
+            problems := problems_by_schema(stored_form(result), schema)
+        ):
+            raise InvalidInput(
+                f"the result of {tool} does not fit its type, and nothing was written: "
+                f"{listed(problems)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

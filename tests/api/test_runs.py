@@ -212,11 +212,16 @@ def test_an_unknown_outcome_is_resolved_by_an_operator_alone(api: Api, talk: Tal
     run_id = talk.run_id = start(api)
     talk.go_on()
     api.person().post(f"/v1/runs/{run_id}/cancel")  # the call is unknown from now on
-    answer = {"call_id": "0.0", "committed": {"books": 3}}
+    answer = {"call_id": "0.0", "committed": "3 books"}
     at = f"/v1/runs/{run_id}/resolve"
+    olga = api.person("olga", "operator")
 
     assert problem(api.person("alice").post(at, json=answer)) == (403, "role-missing")
-    resolved = api.person("olga", "operator").post(at, json=answer)
+    misfit = olga.post(at, json={**answer, "committed": {"books": 3}})
+    resolved = olga.post(at, json=answer)
+
+    assert problem(misfit) == (422, "invalid-input")
+    assert '{"books": 3} is not a string' in misfit.json()["detail"]
 
     assert resolved.json() == {"run_id": run_id, "status": "cancelled"}
     assert talk.states == ["committed"]

@@ -520,15 +520,32 @@ def test_an_activity_that_needs_a_person_is_found_from_the_command_line(
     told = " ".join(cli("show", run_id).stdout.split())
     assert f"for activity deliver: run {lost}, which is needs_attention, waiting_tool" in told
     assert f"and 1 more; `celeriac show {lost}` says more" in told
-    family.client.resolve(lost, CallId("0.0"), TookEffect(5), by="bob")
+    family.client.resolve(lost, CallId("0.0"), TookEffect("left at the door"), by="bob")
     (proposal,) = family.client.approvals()
     family.client.approve(proposal.approval_id, by="bob")
     family.go_on()
+    assert ended(family, run_id) == (RunStatus.COMPLETED, ["paid 1", "left at the door"])
 
-    error: Any = family.run(run_id).error
-    assert error["message"] == (
-        "the result of deliver does not fit its type: Input should be a valid string, and it is 5"
-    )
+
+def test_what_a_tool_cannot_return_is_no_result_that_a_person_can_tell(
+    family: Family, cli: Cli
+) -> None:
+    run_id = family.start("delivering", None)
+    family.go_on()
+    (lost,) = [each.run_id for each in family.run(run_id).activities if each.name == "deliver"]
+    assert lost is not None
+    events = family.events(lost)
+    said = "the result of deliver does not fit its type, and nothing was written: 5 is not a string"
+
+    with pytest.raises(InvalidInput, match=said):
+        family.client.resolve(lost, CallId("0.0"), TookEffect(5), by="bob")
+    refused = cli("resolve", lost, "0.0", "--committed", "5")
+
+    assert refused.exit_code == 1
+    assert said in " ".join(refused.stderr.split())
+    assert family.run(lost).status is RunStatus.NEEDS_ATTENTION
+    assert (family.states(lost), family.events(lost)) == (["unknown"], events)
+    family.client.cancel(run_id)
 
 
 def test_a_decision_that_is_waited_for_is_named_by_its_intent(family: Family, cli: Cli) -> None:

@@ -8,7 +8,8 @@ import pytest
 from celeriac import tool
 from celeriac.errors import InvalidPlan
 from celeriac.plan import Plan, PlanStep, result_of
-from celeriac.plan.means import Mean, Means, result_schema
+from celeriac.plan.means import Mean, Means
+from celeriac.results import result_schema
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,9 @@ def describe(what: dict[str, int]):  # type: ignore[no-untyped-def]  # it does n
 
 MEANS = Means(
     {
-        each.name: Mean(each.parameters.shape.exact_schema, result_schema(each.function))
+        each.name: Mean(
+            each.parameters.shape.exact_schema, result_schema(each.function, "serialization")
+        )
         for each in (search, add, describe)
     },
     {"writer": Mean({"type": "string"}, {"type": "string"})},
@@ -135,4 +138,4 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_a_result_without_a_type_may_be_anything() -> None:
-    assert result_schema(describe.function) == {}
+    assert result_schema(describe.function, "serialization") == {}

@@ -15,6 +15,7 @@ from celeriac.context import MAX_PROGRESS_CHARACTERS, ToolContext
 from celeriac.errors import InvalidAgent, InvalidArguments, NoConnection, ToolError
 from celeriac.ids import CallId, RunId, TenantId, ThreadId, UserId
 from celeriac.recovery import Retry
+from celeriac.schemas import problems_by_schema
 from celeriac.states import EffectKind
 from celeriac.tools import Tool, parse_arguments, tool
 
@@ -131,6 +132,30 @@ def test_the_registry_row_carries_effect_and_flags_as_plain_json() -> None:
     }
     assert row["parameters_schema"] == refund.parameters.shape.exact_schema
     assert (row["version"], row["timeout_seconds"]) == ("3", 5.0)
+
+
+def test_what_a_tool_returns_is_registered_as_far_as_it_is_known() -> None:
+    class Parcel(BaseModel):
+        weight: Decimal
+        label: str = "none"
+
+    @tool
+    def pack(sku: str) -> Parcel:
+        """Pack."""
+        raise NotImplementedError
+
+    @tool
+    def weigh(sku: str) -> object:
+        """Weigh."""
+        raise NotImplementedError
+
+    schema: Any = pack.registration()["result_schema"]
+
+    assert schema["required"] == ["weight"]
+    assert problems_by_schema({"weight": "1.50", "more": 1}, schema) == []
+    assert problems_by_schema({"weight": 1.5}, schema) == []
+    assert problems_by_schema({}, schema) == ["weight: required, but missing"]
+    assert "result_schema" not in weigh.registration()
 
 
 def test_a_tool_can_be_called_like_the_function_that_it_was() -> None:

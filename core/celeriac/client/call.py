@@ -125,7 +125,8 @@ def resolve(
     `TookEffect(result)`: the model is told the result. `NotDone()`: the call changed nothing
     and is made again with the same idempotency key. The run goes on; one that was cancelled
     meanwhile stays so. Raises `UnknownRun`, `UnknownCall` or `Conflict`; that also for
-    `NotDone()` if the worker that made the call has told that it took effect.
+    `NotDone()` if the worker that made the call has told that it took effect; and `InvalidInput`
+    for a result that does not fit what the tool's function says that it returns.
     """
     run, call, person = run_named(run_id), call_named(call_id), user_or_default(by)
 

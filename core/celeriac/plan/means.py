@@ -4,12 +4,9 @@ A worker and whoever imports its module have the tools themselves; the HTTP API 
 knows a runner by name have what a worker registered. Both are checked by the same schemas.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, get_type_hints
-
-from pydantic import PydanticSchemaGenerationError, TypeAdapter
-from pydantic.errors import PydanticUserError
+from typing import Any, TypeAlias
 
 from celeriac.codec import JsonValue
 from celeriac.errors import InvalidPlan
@@ -109,17 +106,6 @@ class Means:
         known = sorted(self.tools if step.tool is not None else self.agents)
         listing = f"known are {', '.join(known)}" if known else "there are none"
         return f"there is no {kind} {name}; {listing}"
-
-
-def result_schema(function: Callable[..., object]) -> Schema:
-    """What `function` says that it returns, as JSON; `{}` if it does not say, or cannot be read."""
-    try:
-        returned = get_type_hints(function, include_extras=True)["return"]
-        # As it is written: a decimal is a string. Objects stay open, since what a tool returns may
-        # have more than its type says.
-        return TypeAdapter(returned).json_schema(mode="serialization")
-    except (KeyError, NameError, TypeError, PydanticSchemaGenerationError, PydanticUserError):
-        return {}
 
 
 def _to_json(mean: Mean) -> JsonValue:

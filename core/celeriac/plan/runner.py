@@ -15,9 +15,10 @@ from celeriac.approval import Approval
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import ActivityFailed, InvalidInput, InvalidPlan, PlanFailed
 from celeriac.plan.log import KEPT, kept_name, refused_name
-from celeriac.plan.means import TEXT, Mean, Means, result_schema
+from celeriac.plan.means import TEXT, Mean, Means
 from celeriac.plan.plan import Plan, PlanStep
 from celeriac.plan.progress import Progress, StepState
+from celeriac.results import result_schema
 from celeriac.tools import Tool
 from celeriac.workflows.context import WorkflowContext
 from celeriac.workflows.definition import Workflow
@@ -192,7 +193,7 @@ def _story(progress: Progress, run_id: str) -> str:
 
 
 def _mean_of_tool(tool: Tool[..., Any]) -> Mean:
-    return Mean(tool.parameters.shape.exact_schema, result_schema(tool.function))
+    return Mean(tool.parameters.shape.exact_schema, result_schema(tool.function, "serialization"))
 
 
 def _mean_of_agent(agent: Agent) -> Mean:

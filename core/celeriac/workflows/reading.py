@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from functools import cached_property, lru_cache
-from typing import Any, get_type_hints
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -11,6 +11,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.errors import InvalidInput
+from celeriac.results import result_type
 from celeriac.schemas import listed, located, shown
 from celeriac.tools import Tool
 
@@ -70,8 +71,4 @@ def reader_of(tool: Tool[..., Any]) -> Reader:
 
 @lru_cache(maxsize=1024)
 def _reader_of_result(function: Callable[..., object], name: str) -> Reader:
-    try:
-        type_ = get_type_hints(function, include_extras=True).get("return", Any)
-    except (NameError, TypeError):  # a name that is there for type checkers only
-        type_ = Any
-    return Reader(type_, name)
+    return Reader(result_type(function), name)

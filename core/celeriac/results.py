@@ -1,0 +1,39 @@
+"""What a tool's function says that it returns."""
+
+from collections.abc import Callable
+from typing import Any, Literal, get_type_hints
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+
+from celeriac.codec import JsonValue
+
+
+def result_type(function: Callable[..., object]) -> Any:
+    """Its annotation; `Any` without one, or if that is there for type checkers only."""
+    try:
+        return get_type_hints(function, include_extras=True).get("return", Any)
+    except (NameError, TypeError):
+        return Any
+
+
+def result_schema(
+    function: Callable[..., object], mode: Literal["validation", "serialization"]
+) -> dict[str, JsonValue]:
+    """The JSON schema of its results as they are written, or by `"validation"` of whatever is read
+    as one of them; `{}` if nothing is known. Objects are open: what a function returns may have
+    more than its type says."""
+    try:
+        return TypeAdapter(result_type(function)).json_schema(
+            mode=mode, schema_generator=_SchemaOfResult
+        )
+    except (PydanticUserError, TypeError):  # nothing that pydantic knows
+        return {}
+
+
+class _SchemaOfResult(GenerateJsonSchema):
+    ignored_warning_kinds: set[JsonSchemaWarningKind] = {  # noqa: RUF012  as in the base class
+        "skipped-choice",
+        "non-serializable-default",
+    }
