@@ -2,9 +2,12 @@
 
 import logging
 
-from celeriac.ids import WorkerId
+from sqlalchemy import Connection
+
+from celeriac.ids import RunId, WorkerId
 from celeriac.settings import Settings
 from celeriac_scheduler import figures
+from celeriac_scheduler.one_by_one import one_by_one
 from celeriac_scheduler.outlet import Outlet
 from celeriac_storage import dispatch, verdicts
 from celeriac_storage.database import Database
@@ -50,11 +53,20 @@ class Failover:
                 return
 
     def take_back_overdue(self) -> None:
-        """Publish the steps that hang in a live worker past their deadline."""
+        """Publish the steps that hang in a live worker past their deadline, and those of children
+        that were asked to end, whose workers may be gone as well."""
         with self._database.begin() as connection:
             due = verdicts.take_back_overdue(connection)
-        figures.FAILOVERS.inc(len(due))
-        self._outlet.publish(due)
+            children = verdicts.ending_children(connection)
+
+        def take_back(connection: Connection, run_id: RunId) -> None:
+            due.extend(verdicts.take_back(connection, run_id))
+
+        try:
+            one_by_one(self._database, children, take_back)
+        finally:
+            figures.FAILOVERS.inc(len(due))
+            self._outlet.publish(due)
 
     def _declare_dead(self, suspect: Suspect, verdict: Verdict) -> None:
         with self._database.begin() as connection:

@@ -3,6 +3,10 @@
 A missing lifeline alone is no proof: when one backend of Postgres is killed, the server restarts
 and all lifelines vanish at once while every worker lives. So the query also tells whether any
 session is older than the worker's last renewal, which shows that the server has run on since then.
+
+Runs are taken back in batches, and none waits for a lock with others locked: where the end of one
+may wait for its parent, it is taken back by itself. Rows are locked in this order: the run, and if
+that ends it, what `requests` locks.
 """
 
 from collections.abc import Sequence
@@ -104,39 +108,61 @@ def recover(connection: Connection) -> list[Due]:
     only the lease shows: a step that stops its process for longer must come to an end as well.
     After `STRIKES_BEFORE_ATTENTION` of them the run needs attention instead, or is over if it was
     asked to end: it comes to no step that could heed that.
+
+    Not those whose end would wait for their parents (`ending_children`).
     """
-    return _take_back(
-        connection,
-        """
-        SELECT run_id, worker_id, coalesce(verdict, 'stopped') AS reason,
-            (dead_at IS NOT NULL AND (verdict = 'lifeline' OR lifeline_key IS NULL
-                OR (deaths + 1) %% %(silences)s = 0))::int AS strike
-        FROM celeriac.runs AS held JOIN celeriac.workers USING (worker_id)
-        WHERE status = 'running' AND (dead_at IS NOT NULL OR stopped_at IS NOT NULL)
-        LIMIT %(batch)s
-        FOR UPDATE OF held SKIP LOCKED
-        """,
-    )
+    return _take_back(connection, f"{_OF_LOST_WORKERS} AND NOT {_IS_ENDING_CHILD}")
 
 
 def take_back_overdue(connection: Connection) -> list[Due]:
     """Queue the steps that hang in a live worker past their deadline, as `recover` does."""
-    return _take_back(
-        connection,
-        """
-        SELECT run_id, worker_id, 'deadline' AS reason, 1 AS strike
-        FROM celeriac.runs AS held
-        WHERE status = 'running' AND step_deadline < clock_timestamp()
-        LIMIT %(batch)s
-        FOR UPDATE OF held SKIP LOCKED
-        """,
-    )
+    return _take_back(connection, f"{_OVERDUE} AND NOT {_IS_ENDING_CHILD}")
 
 
-def _take_back(connection: Connection, lost: str) -> list[Due]:
+def ending_children(connection: Connection) -> list[RunId]:
+    """The runs that `recover` and `take_back_overdue` leave to `take_back`. Locks nothing."""
     rows = connection.exec_driver_sql(
         f"""
-        WITH lost AS ({lost}), run AS (
+        SELECT run_id FROM ({_OF_LOST_WORKERS} UNION {_OVERDUE}) AS lost
+        JOIN celeriac.runs USING (run_id) WHERE {_IS_ENDING_CHILD} LIMIT %(batch)s
+        """,
+        {"silences": SILENCES_PER_STRIKE, "batch": BATCH},
+    )
+    return [RunId(row[0]) for row in rows]
+
+
+def take_back(connection: Connection, run_id: RunId) -> list[Due]:
+    """Queue the step of such a run, as `recover` does. Needs a transaction in which nothing else is
+    locked: a run that ends waits for its parent, and whoever holds that may wait for its own."""
+    return [
+        due
+        for lost in (_OF_LOST_WORKERS, _OVERDUE)
+        for due in _take_back(connection, f"{lost} AND run_id = %(run_id)s", run_id)
+    ]
+
+
+_OF_LOST_WORKERS = """
+SELECT run_id, worker_id, coalesce(verdict, 'stopped') AS reason,
+    (dead_at IS NOT NULL AND (verdict = 'lifeline' OR lifeline_key IS NULL
+        OR (deaths + 1) %% %(silences)s = 0))::int AS strike
+FROM celeriac.runs AS held JOIN celeriac.workers USING (worker_id)
+WHERE status = 'running' AND (dead_at IS NOT NULL OR stopped_at IS NOT NULL)
+"""
+
+_OVERDUE = """
+SELECT run_id, worker_id, 'deadline' AS reason, 1 AS strike
+FROM celeriac.runs AS held
+WHERE status = 'running' AND step_deadline < clock_timestamp()
+"""
+
+_IS_ENDING_CHILD = "(cancel_requested_at IS NOT NULL AND parent_run_id IS NOT NULL)"
+"""Whether a last strike would end the run, and tell its parent."""
+
+
+def _take_back(connection: Connection, lost: str, run_id: RunId | None = None) -> list[Due]:
+    rows = connection.exec_driver_sql(
+        f"""
+        WITH lost AS ({lost} LIMIT %(batch)s FOR UPDATE OF held SKIP LOCKED), run AS (
             UPDATE celeriac.runs AS run SET
                 status = CASE WHEN strikes + strike < %(limit)s THEN 'queued'
                     ELSE 'needs_attention' END,
@@ -164,7 +190,12 @@ def _take_back(connection: Connection, lost: str) -> list[Due]:
         )
         SELECT run_id, step, queue, status = 'queued' FROM run
         """,
-        {"limit": STRIKES_BEFORE_ATTENTION, "batch": BATCH, "silences": SILENCES_PER_STRIKE},
+        {
+            "limit": STRIKES_BEFORE_ATTENTION,
+            "batch": BATCH,
+            "silences": SILENCES_PER_STRIKE,
+            "run_id": run_id,
+        },
     ).all()
     news.add(connection, *(RunId(row[0]) for row in rows))
     cancel_as_asked(connection, [RunId(row[0]) for row in rows if not row[3]])

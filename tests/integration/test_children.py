@@ -13,7 +13,7 @@ from celeriac.ids import RunId
 from celeriac.scripted import ScriptedModel, ToolCall, Turn, call, say
 from celeriac.states import Phase, RunStatus
 from celeriac_scheduler.overdue import cancel_orphans
-from celeriac_storage import deadlines, waking, workers
+from celeriac_storage import deadlines, verdicts, waking, workers
 from celeriac_storage.database import Database
 from tests.family import Family
 from tests.waiting import eventually
@@ -503,3 +503,41 @@ def test_no_worker_being_left_nobody_waits_for_a_parent_with_other_runs_locked(
 
     assert family.run(child).status is RunStatus.CANCELLED
     assert family.states(run_id) == ["failed"]
+
+
+@pytest.mark.parametrize("is_worker_dead", [True, False])
+def test_steps_are_taken_back_without_waiting_for_a_parent_with_other_runs_locked(
+    family: Family, database: Database, is_worker_dead: bool
+) -> None:
+    run_id = family.start("boss")
+    family.step(run_id)
+    family.step(run_id)
+    (child,) = family.children(run_id)
+    other = family.start("helper")
+    family.execute(
+        "UPDATE celeriac.runs SET status = 'running', claim_token = gen_random_uuid(), strikes = 2,"
+        " worker_id = (SELECT worker_id FROM celeriac.workers),"
+        " step_deadline = clock_timestamp() + CASE WHEN %s THEN interval '1 h' ELSE '-1 s' END,"
+        " cancel_requested_at = CASE WHEN run_id = %s THEN clock_timestamp() END"
+        " WHERE run_id IN (%s, %s)",
+        is_worker_dead, child, child, other,
+    )  # fmt: skip
+    if is_worker_dead:
+        family.execute(
+            "UPDATE celeriac.workers SET dead_at = clock_timestamp(), verdict = 'lifeline'"
+        )
+    in_a_batch = verdicts.recover if is_worker_dead else verdicts.take_back_overdue
+
+    with database.begin() as held, database.begin() as connection:
+        held.exec_driver_sql("SELECT FROM celeriac.runs WHERE run_id = %s FOR UPDATE", (run_id,))
+        connection.exec_driver_sql("SET LOCAL lock_timeout = '10s'")
+        assert in_a_batch(connection) == []
+        left = verdicts.ending_children(connection)
+    assert left == [child]
+    assert family.run(other).status is RunStatus.NEEDS_ATTENTION
+    with database.begin() as connection:
+        assert verdicts.take_back(connection, child) == []
+
+    assert family.run(child).status is RunStatus.CANCELLED
+    assert family.states(run_id) == ["failed"]
+    assert family.violations() == []
