@@ -18,6 +18,7 @@ from celeriac.states import EffectState, Phase, RunKind, RunStatus
 from celeriac_storage import pauses, run_events
 from celeriac_storage.dispatch import Due
 from celeriac_storage.entry_ends import Outcome, end_entry
+from celeriac_storage.entry_ids import GENERATION_OF_CHILD
 from celeriac_storage.settling import settle
 
 
@@ -84,13 +85,13 @@ def orphans(connection: Connection, limit: int = 100) -> list[tuple[RunId, RunId
     """Children that go on although their parents have ended, or have continued as new since, each
     with its parent, to be cancelled. One that was asked to end already is left to its step."""
     rows = connection.exec_driver_sql(
-        """
+        f"""
         SELECT child.run_id, child.parent_run_id FROM celeriac.runs AS child
         JOIN celeriac.runs AS parent ON parent.run_id = child.parent_run_id
         WHERE child.parent_call_id IS NOT NULL AND child.finished_at IS NULL
             AND child.cancel_requested_at IS NULL
             AND (parent.finished_at IS NOT NULL OR CASE WHEN parent.kind = 'workflow'
-                THEN split_part(child.parent_call_id, '.', 1)::int < parent.generation END)
+                THEN {GENERATION_OF_CHILD} < parent.generation END)
         LIMIT %s
         """,
         (limit,),

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
-from celeriac.ids import CallId, RunId, call_id
+from celeriac.ids import RunId, call_id
 from celeriac.states import EffectState, Phase
 from celeriac.workflows.entry import Asked, Entry, EntryKind
 from celeriac_storage import approvals, run_events
@@ -20,15 +20,11 @@ from celeriac_storage.approvals import Proposal
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import fetch_row
 from celeriac_storage.dispatch import Due
+from celeriac_storage.entry_ids import entry_id
 from celeriac_storage.step_record import Event, PlannedEffect
 
 FIRST_CALL = call_id(0, 0)
 """Of an activity's run: the only one that it has."""
-
-
-def entry_id(generation: int, number: int) -> CallId:
-    """By which the run that makes an entry, and its timer, name it."""
-    return CallId(f"{generation}.{number}")
 
 
 def load(

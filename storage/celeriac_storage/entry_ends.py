@@ -19,6 +19,7 @@ from celeriac.states import Phase, RunStatus
 from celeriac_storage import news, pauses
 from celeriac_storage.database import fetch_row
 from celeriac_storage.dispatch import Due
+from celeriac_storage.entry_ids import entry_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def end_entry(
     If the workflow has continued as new since it asked, only the use is added; nothing happens if
     it has ended.
     """
-    generation, number = map(int, entry_id.split("."))
+    generation, number = entry_of(entry_id)
     is_failed = outcome.error is not None
     row: Any = fetch_row(
         connection,

@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 
 from celeriac.ids import CallId, RunId
 from celeriac_storage import effects
+from celeriac_storage.entry_ids import ENTRY_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,8 @@ WITH {_LOG}, done AS (
 ), timer AS (
     INSERT INTO celeriac.timers (run_id, timer_id, due_at, created_at, fired_at)
     SELECT %(retry)s, timer_id, due_at, timer.created_at, fired_at
-    FROM done JOIN celeriac.timers AS timer
-        ON timer.run_id = %(origin)s AND timer_id = done.generation || '.' || number
+    FROM done AS entry JOIN celeriac.timers AS timer
+        ON timer.run_id = %(origin)s AND timer_id = {ENTRY_ID}
     WHERE kind = 'timer'
 )
 UPDATE celeriac.runs AS retry SET generation = origin.generation,

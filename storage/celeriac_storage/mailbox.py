@@ -18,8 +18,8 @@ from celeriac.ids import RunId, UserId
 from celeriac.states import Phase, RunKind, RunStatus
 from celeriac_storage import run_events
 from celeriac_storage.dispatch import Due
-from celeriac_storage.entries import entry_id
 from celeriac_storage.entry_ends import Outcome, end_entry
+from celeriac_storage.entry_ids import entry_id
 from celeriac_storage.requests import unknown_run
 
 

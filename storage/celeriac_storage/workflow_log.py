@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from celeriac.ids import RunId
 from celeriac.reports import Activity
 from celeriac.states import Phase, RunStatus
+from celeriac_storage.entry_ids import ENTRY_ID
 
 ACTIVITIES_SHOWN = 1000
 
@@ -17,7 +18,7 @@ def read_log(
 ) -> list[Activity]:
     """The end of the workflow's log: of that generation, or of the present one."""
     rows: Sequence[Any] = connection.exec_driver_sql(
-        """
+        f"""
         SELECT * FROM (
             SELECT number, entry.kind, name,
                 CASE WHEN entry.kind IN ('value', 'version') THEN 'answered'
@@ -29,7 +30,7 @@ def read_log(
             FROM celeriac.activities AS entry
             LEFT JOIN celeriac.runs AS made ON made.run_id = made_by
             LEFT JOIN celeriac.timers ON entry.kind = 'timer' AND timers.run_id = entry.run_id
-                AND timer_id = entry.generation || '.' || number
+                AND timer_id = {ENTRY_ID}
             WHERE entry.run_id = %(run_id)s AND entry.generation = coalesce(%(generation)s, (
                 SELECT generation FROM celeriac.runs WHERE run_id = %(run_id)s
             ))

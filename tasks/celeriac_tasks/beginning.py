@@ -20,7 +20,8 @@ from celeriac_storage import admitting, entries, starting
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.dispatch import Due
-from celeriac_storage.entries import FIRST_CALL, NewEntry, entry_id
+from celeriac_storage.entries import FIRST_CALL, NewEntry
+from celeriac_storage.entry_ids import entry_id
 from celeriac_storage.starting import NewRun, Parent
 from celeriac_tasks import answering, approving, planning
 from celeriac_tasks.decision_tool import decision_tool

@@ -1,6 +1,7 @@
 """What must hold of workflows: their logs, and the runs that make the entries of them."""
 
 from celeriac_storage.audit_checks.check import TERMINAL, Check
+from celeriac_storage.entry_ids import ENTRY_ID
 
 ENTRY_NUMBERS = Check(
     2,
@@ -26,12 +27,12 @@ MADE_BY = Check(
     3,
     "an entry that a run makes has that run, and each run of a workflow makes an entry",
     # A retry has kept what its origin's log says, or what came of that afterwards.
-    """
+    f"""
     SELECT entry.run_id, format('entry %%s.%%s is made by %%s, which is no run of its own',
         entry.generation, number, made_by) AS detail
     FROM celeriac.activities AS entry LEFT JOIN celeriac.runs AS made
         ON (made.run_id, made.parent_run_id, made.parent_call_id)
-            = (made_by, entry.run_id, entry.generation || '.' || number)
+            = (made_by, entry.run_id, {ENTRY_ID})
     WHERE made_by IS NOT NULL AND made.run_id IS NULL AND NOT EXISTS (
         SELECT FROM celeriac.runs AS run JOIN celeriac.activities AS before
             ON before.run_id = run.forked_from
@@ -114,7 +115,7 @@ ENTRY_TIMERS = Check(
             ELSE 'has fired' END) AS detail
     FROM celeriac.activities AS entry JOIN celeriac.runs AS run USING (run_id)
     LEFT JOIN celeriac.timers AS timer
-        ON timer.run_id = entry.run_id AND timer_id = entry.generation || '.' || number
+        ON timer.run_id = entry.run_id AND timer_id = {ENTRY_ID}
     WHERE entry.kind = 'timer' AND run.status NOT IN {TERMINAL}
         AND entry.generation = run.generation
         AND (timer_id IS NULL OR (entry.told IS NULL) <> (fired_at IS NULL))
