@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
 from celeriac.ids import RunId, call_id
+from celeriac.limits import Use
 from celeriac.states import EffectState, Phase
 from celeriac.workflows.entry import Asked, Entry, EntryKind
 from celeriac_storage import approvals, run_events
@@ -98,15 +99,21 @@ class NewEntry:
     due_seconds: float | None = None  # from now
 
 
-def write(connection: Connection, claim: Claim, new: Sequence[NewEntry]) -> list[Due]:
+@dataclass(frozen=True, slots=True)
+class Written:
+    due: Sequence[Due] = ()  # the steps to publish
+    calls_before: int = 0  # that the workflow and the runs below it had begun, those that go on too
+
+
+def write(connection: Connection, claim: Claim, new: Sequence[NewEntry]) -> Written:
     """Add the entries, the timers that they wait for, and the runs of activities, which are marked
-    as published: the steps to publish. Needs the transaction of the turn's commit.
+    as published. Needs the transaction of the turn's commit.
 
     Runs of agents and workflows are started by themselves, before (`starting.start_child`).
     """
     if not new:
-        return []
-    parent = fetch_row(
+        return Written()
+    row = fetch_row(
         connection,
         _WRITE,
         {
@@ -117,44 +124,56 @@ def write(connection: Connection, claim: Claim, new: Sequence[NewEntry]) -> list
             "asked": dumps([_row(claim, entry) for entry in new]),
         },
     )
-    assert parent is not None
+    assert row is not None
     for entry in new:
         if entry.proposal is not None:
             assert entry.made_by is not None
             _propose(connection, claim, entry.made_by, entry)
-    return [
+    due = [
         Due(entry.made_by, 0, claim.queue)
         for entry in new
         if entry.call is not None and entry.proposal is None and entry.made_by is not None
     ]
+    return Written(due, int(row[0]))
 
 
-def count_children(connection: Connection, run_id: RunId, count: int) -> None:
-    """Count what the turn starts of agents and workflows, in the transaction of its commit."""
-    if count:
-        connection.exec_driver_sql(
-            "UPDATE celeriac.runs SET children_started = children_started + %s WHERE run_id = %s",
-            (count, run_id),
-        )
+@dataclass(frozen=True, slots=True)
+class Below:
+    """The runs below a workflow, as of one moment: what a run has used is added to its parent as it
+    ends, so at any other it might be missed, or counted twice."""
+
+    use: Use  # of those that have ended, and so far of those that go on
+    live_runs: int  # of agents and workflows that go on
 
 
-def calls_begun(connection: Connection, claim: Claim) -> int:
-    """How many calls of tools the workflow and the runs below it have made or begun, those that go
-    on now included: as of one moment, since what a run has used is added to its parent as it
-    ends."""
-    count: int = connection.exec_driver_sql(
-        """
-        SELECT tool_calls_used + child_tool_calls_used + (
-            SELECT coalesce(sum(child.tool_calls_used + child.child_tool_calls_used), 0)
-            FROM celeriac.runs AS child
-            WHERE child.parent_run_id = run.run_id AND child.parent_call_id IS NOT NULL
-                AND child.finished_at IS NULL
-        )
-        FROM celeriac.runs AS run WHERE run_id = %s
+def count_children(connection: Connection, run_id: RunId, count: int) -> Below:
+    """Count what the turn starts of agents and workflows, in the transaction of its commit; what
+    stands below the run before."""
+    steps, tool_calls, tokens, live_runs = connection.exec_driver_sql(
+        f"""
+        UPDATE celeriac.runs AS run SET children_started = children_started + %(count)s
+        FROM (
+            SELECT coalesce(sum(child.step + child.child_steps_used), 0) AS steps,
+                coalesce(sum(child.tool_calls_used + child.child_tool_calls_used), 0) AS tool_calls,
+                coalesce(sum(child.input_tokens_used + child.output_tokens_used
+                    + child.child_tokens_used), 0) AS tokens,
+                count(*) FILTER (WHERE child.kind <> 'activity') AS live_runs
+            {_LIVE}
+        ) AS live
+        WHERE run_id = %(run_id)s
+        RETURNING child_steps_used + steps, child_tool_calls_used + tool_calls,
+            child_tokens_used + tokens, live_runs
         """,
-        (claim.run_id,),
-    ).scalar_one()
-    return int(count)
+        {"run_id": run_id, "count": count},
+    ).one()
+    return Below(Use(int(steps), int(tool_calls), input_tokens=int(tokens)), live_runs)
+
+
+_LIVE = """
+FROM celeriac.runs AS child
+WHERE child.parent_run_id = %(run_id)s AND child.parent_call_id IS NOT NULL
+    AND child.finished_at IS NULL
+"""
 
 
 def regroup(connection: Connection, claim: Claim, groups: Mapping[int, int | None]) -> None:
@@ -228,9 +247,9 @@ def _row(claim: Claim, new: NewEntry) -> dict[str, JsonValue]:
     return row
 
 
-_WRITE = """
+_WRITE = f"""
 WITH asked AS MATERIALIZED (
-    SELECT value, entry.*, value -> 'call' AS call, (value #>> '{call,waits}')::boolean AS waits
+    SELECT value, entry.*, value -> 'call' AS call, (value #>> '{{call,waits}}')::boolean AS waits
     FROM jsonb_array_elements(%(asked)s::jsonb) AS value, jsonb_to_record(value) AS entry (
         number int, kind text, name text, label text, fingerprint text, made_by text,
         wait_group int, entry_id text, due_seconds float8, due_at timestamptz)
@@ -247,7 +266,7 @@ WITH asked AS MATERIALIZED (
     SELECT made_by, tenant_id, user_id, thread_id, root_run_id, run_id, entry_id, depth + 1,
         'activity', agent, CASE WHEN waits THEN 'paused' ELSE 'queued' END,
         CASE WHEN waits THEN 'waiting_approval' ELSE 'waiting_tool' END,
-        CASE WHEN waits THEN 'waiting_tool' END, queue, '{}',
+        CASE WHEN waits THEN 'waiting_tool' END, queue, '{{}}',
         CASE WHEN NOT waits THEN clock_timestamp() END, (NOT waits)::int, 0, 1, 1, deadline_at,
         traceparent
     FROM asked, (SELECT * FROM celeriac.runs WHERE run_id = %(run_id)s) AS parent
@@ -277,7 +296,11 @@ WITH asked AS MATERIALIZED (
         sha256(convert_to((value -> 'value')::text, 'UTF8'))
     FROM asked
 )
-SELECT count(*) FROM asked
+SELECT CASE WHEN EXISTS (SELECT FROM asked WHERE call IS NOT NULL) THEN
+    tool_calls_used + child_tool_calls_used + (
+        SELECT coalesce(sum(child.tool_calls_used + child.child_tool_calls_used), 0) {_LIVE}
+    ) ELSE 0 END
+FROM celeriac.runs WHERE run_id = %(run_id)s
 """
 
 

@@ -1,5 +1,6 @@
 """What a workflow's code has asked for, made ready to be begun: calls, questions, runs, timers."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -15,10 +16,9 @@ from celeriac.prompt import prompt_body
 from celeriac.states import EffectState, RunKind, RunStatus
 from celeriac.tools import Tool
 from celeriac.workflows.definition import Workflow
-from celeriac.workflows.entry import Asked, EntryKind, Turn
+from celeriac.workflows.entry import Asked, EntryKind
 from celeriac_storage import admitting, entries, starting
 from celeriac_storage.claims import Claim
-from celeriac_storage.database import Database
 from celeriac_storage.dispatch import Due
 from celeriac_storage.entries import FIRST_CALL, NewEntry
 from celeriac_storage.entry_ids import entry_id
@@ -77,43 +77,58 @@ def _call(
     )
 
 
-def beyond_limits(database: Database, claim: Claim, turn: Turn) -> str | None:
-    """Why the limits do not allow the runs that the code asks for, if they do not."""
-    wanted = sum(asked.kind is EntryKind.CHILD for asked in turn.asked)
-    calls = sum(asked.kind in (EntryKind.ACTIVITY, EntryKind.APPROVAL) for asked in turn.asked)
-    limits = Limits.from_json(claim.limits)
-    if calls:
-        with database.connect() as connection:
-            begun = entries.calls_begun(connection, claim)
-        if begun + calls > limits.tool_calls:
-            return (
-                f"this run has begun {begun} calls and asks for {calls} more; its limit of "
-                f"tool_calls is {limits.tool_calls}"
-            )
-    if wanted and claim.depth >= limits.depth:
-        return (
-            f"{claim.depth} runs stand above this one, and the limit of depth is {limits.depth}: "
-            "it can start no other"
-        )
-    if claim.children_started + wanted > limits.children:
-        return (
-            f"this run has started {claim.children_started} others and asks for {wanted} more; its "
-            f"limit is {limits.children}"
-        )
-    return None
+class BeyondLimits(Exception):
+    """The limits do not allow the runs that the code asks for."""
 
 
-def start_runs(
-    connection: Connection, loaded: LoadedAgent, claim: Claim, new: list[NewEntry]
+def begin(
+    connection: Connection, loaded: LoadedAgent, claim: Claim, new: Sequence[NewEntry]
 ) -> list[Due]:
-    """Start the runs of agents and workflows that the entries are made by, in the transaction of
-    the turn's commit; their first steps, to be published."""
+    """Add the entries to the log, with the runs that they are made by, in the transaction of the
+    turn's commit; the first steps of these, to be published.
+
+    Raises `BeyondLimits`, and then the transaction has to be rolled back.
+    """
+    limits = Limits.from_json(claim.limits)
+    due = _start_runs(connection, loaded, claim, limits, new)
+    written = entries.write(connection, claim, new)
+    calls = sum(entry.call is not None for entry in new)
+    if calls and written.calls_before + calls > limits.tool_calls:
+        raise BeyondLimits(
+            f"this run has begun {written.calls_before} calls and asks for {calls} more; its "
+            f"limit of tool_calls is {limits.tool_calls}"
+        )
+    return [*due, *written.due]
+
+
+def _start_runs(
+    connection: Connection,
+    loaded: LoadedAgent,
+    claim: Claim,
+    limits: Limits,
+    new: Sequence[NewEntry],
+) -> list[Due]:
+    """Start the runs of agents and workflows, each with an equal share of what is left to all that
+    go on then."""
     runs = [entry for entry in new if entry.asked.kind in (EntryKind.MODEL, EntryKind.CHILD)]
     if not runs:
         return []
     children = sum(entry.asked.kind is EntryKind.CHILD for entry in runs)
-    entries.count_children(connection, claim.run_id, children)
-    left = Limits.from_json(claim.limits).left(use_of(claim), len(runs))
+    if children and claim.depth >= limits.depth:
+        raise BeyondLimits(
+            f"{claim.depth} runs stand above this one, and the limit of depth is {limits.depth}: "
+            "it can start no other"
+        )
+    if claim.children_started + children > limits.children:
+        raise BeyondLimits(
+            f"this run has started {claim.children_started} others and asks for {children} more; "
+            f"its limit is {limits.children}"
+        )
+    below = entries.count_children(connection, claim.run_id, children)
+    use = use_of(replace(claim, child_use=below.use))
+    if exceeded := limits.exceeded(use):
+        raise BeyondLimits(f"{exceeded}: it can start no other")
+    left = limits.left(use, below.live_runs + len(runs))
     due: list[Due] = []
     for entry in runs:
         assert entry.made_by is not None

@@ -7,7 +7,8 @@ is begun by the turn's commit.
                the runs that make its entries, timers, and what the run waits for from now on
 
 An end that comes in meanwhile is found by the commit, which misses (`RequestsChanged`): the code
-is told of it and goes on, and the turn is committed then.
+is told of it and goes on, and the turn is committed then. If the limits turn out there not to allow
+what the code asks for, nothing of that is written, and a second commit ends the run.
 """
 
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from celeriac_storage.step_record import Committed, Event, Next, StepRecord
 from celeriac_storage.steps import commit
 from celeriac_tasks import beginning
 from celeriac_tasks.allotment import Allotment
+from celeriac_tasks.beginning import BeyondLimits
 from celeriac_tasks.committing import patiently
 from celeriac_tasks.heeding import ended_before_it_begins
 from celeriac_tasks.live_flow import LiveFlow
@@ -70,10 +72,17 @@ class TurnStep:
                 except StaleFlow:
                     flow = LiveFlow(self._claim.generation)
                     turn = self._go_on(flow)
-                record = self._record(flow, turn)
-                if not record.advances:
-                    turn = Turn()  # what the code asks for cannot be: nothing of it
-                committed = self._commit(flow, turn, record)
+                following = _following(turn)
+                is_stuck = following.status is RunStatus.NEEDS_ATTENTION
+                record = self._record(flow, turn, following, advances=not is_stuck)
+                # Else nothing is begun of what the code asks for.
+                turn = turn if record.advances else Turn()
+                try:
+                    committed = self._commit(flow, turn, record)
+                except BeyondLimits as beyond:
+                    record = self._record(flow, turn, _failed(beyond), advances=False)
+                    turn = Turn()
+                    committed = self._commit(flow, turn, record)
                 break
             except RequestsChanged as changed:
                 self._claim = changed.claim
@@ -91,19 +100,13 @@ class TurnStep:
         reach("turn.after_code", claim.step)
         return turn
 
-    def _record(self, flow: LiveFlow, turn: Turn) -> StepRecord:
+    def _record(self, flow: LiveFlow, turn: Turn, following: Next, *, advances: bool) -> StepRecord:
         is_new = self._claim.agent_hash is None
-        following = _following(turn)
-        is_stuck = following.status is RunStatus.NEEDS_ATTENTION
-        exceeded = beginning.beyond_limits(self._worker.database, self._claim, turn)
-        if exceeded is not None:
-            error: dict[str, JsonValue] = {"kind": "limit_exceeded", "message": exceeded}
-            following, is_stuck = Next.failed("limit_exceeded", error), True
         return StepRecord(
             next=following,
             kind=StepKind.FLOW,
             reason=_reason(turn),
-            advances=not is_stuck,
+            advances=advances,
             state=_state(flow, turn),
             agent_hash=self._loaded.agent_hash if is_new else None,
             tools_hash=self._loaded.tools_hash if is_new else None,
@@ -133,8 +136,7 @@ class TurnStep:
             done = commit(connection, claim, replace(record, budget_use=None))
             due: list[Due] = []
             if record.advances:
-                due += beginning.start_runs(connection, self._loaded, claim, new)
-                due += entries.write(connection, claim, new)
+                due += beginning.begin(connection, self._loaded, claim, new)
                 entries.regroup(connection, claim, flow.regrouped(turn))
                 if flow.awaits_events(turn):
                     woken = mailbox.deliver(connection, claim.run_id, is_published=True)
@@ -149,6 +151,10 @@ class TurnStep:
         self.due = due
         reach("step.after_commit", claim.step)
         return done
+
+
+def _failed(beyond: BeyondLimits) -> Next:
+    return Next.failed("limit_exceeded", {"kind": "limit_exceeded", "message": str(beyond)})
 
 
 def _continues(end: End | None) -> bool:

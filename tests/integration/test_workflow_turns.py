@@ -10,7 +10,7 @@ import pytest
 from celeriac import Agent, Compensate, Limits, ToolContext, WorkflowContext, tool, workflow
 from celeriac.errors import ActivityFailed, Conflict
 from celeriac.ids import RunId, UserId
-from celeriac.scripted import ScriptedModel, say
+from celeriac.scripted import ScriptedModel, call, say
 from celeriac.states import Phase, RunStatus
 from celeriac_storage import children, mailbox, timers
 from celeriac_storage.claims import STRIKES_BEFORE_ATTENTION
@@ -98,6 +98,17 @@ async def scattering(ctx: WorkflowContext, left: int) -> None:
         await ctx.wait_event("next")
 
 
+clerk = Agent("clerk", ScriptedModel([call("double", number=1)] * 9), tools=[double])
+
+
+@workflow(agents=[clerk])
+async def employing(ctx: WorkflowContext) -> None:
+    """Starts one that it does not wait for at each turn."""
+    while True:
+        _ = ctx.child(clerk, "work")
+        await ctx.wait_event("next")
+
+
 @workflow(tools=[ship])
 async def shipping(ctx: WorkflowContext) -> str:
     try:
@@ -118,7 +129,7 @@ async def sending(ctx: WorkflowContext) -> int:
 
 WORKFLOWS: list[Agent] = [
     returning, own_id, telling, greedy, leaving, writer, shipping, fan, sending,
-    scattering,
+    scattering, employing, clerk,
 ]  # fmt: skip
 
 
@@ -214,6 +225,32 @@ def test_calls_that_go_on_from_earlier_turns_count_for_the_limit(family: Family)
 
     assert ended(family, run_id) == (RunStatus.FAILED, "limit_exceeded")
     assert family.rows("SELECT count(*) FROM celeriac.effects") == [(4,)]
+
+
+def test_what_runs_that_go_on_have_used_counts_for_those_that_are_started_beside_them(
+    family: Family,
+) -> None:
+    run_id = family.start("employing", None, limits=Limits(steps=8))
+    family.step(run_id)
+    (first,) = family.children(run_id)
+    family.step(first)
+    family.client.send_event(run_id, "next")
+    family.step(run_id)
+
+    assert family.rows(
+        "SELECT (limits ->> 'steps')::int FROM celeriac.runs WHERE parent_run_id = %s ORDER BY 1",
+        run_id,
+    ) == [(3,), (8,)], "6 steps are left, for two"
+    for _ in range(5):
+        family.step(first)
+    family.client.send_event(run_id, "next")
+    family.step(run_id)
+    assert ended(family, run_id) == (RunStatus.FAILED, "limit_exceeded")
+    error: Any = family.run(run_id).error
+    assert error["message"] == (
+        "the run has used 8 of the 8 steps that its limits allow: it can start no other"
+    )
+    assert [child.status for child in family.run(run_id).children] == [RunStatus.CANCELLED] * 2
 
 
 def test_what_a_child_of_an_earlier_generation_uses_counts_for_the_workflow(
