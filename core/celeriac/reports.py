@@ -225,7 +225,7 @@ class Contract:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a run's model calls took so far."""
+    """What the model calls of one run, or of several, took so far."""
 
     input_tokens: int
     output_tokens: int
@@ -266,6 +266,7 @@ class Run:
     deadline_at: datetime | None
     contract: Contract | None  # what it has to meet before it completes
     use: Use
+    family_use: Use  # of it and all the runs below it
     erased_at: datetime | None  # its payloads were, for good
     pruned_at: datetime | None  # so were its steps, messages, events but the last, and reads
     forked_from: RunId | None  # the run that it goes on from

@@ -106,6 +106,8 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
         """,
         (run_id,),
     )
+    children = _children(connection, run_id)
+    use = use_of(connection, run_id)
     return Run(
         run_id,
         thread_id,
@@ -156,12 +158,13 @@ def read_run(connection: Connection, run_id: RunId) -> Run:
         parent if run_kind == "rollback" else None,
         rollbacks,
         None if parent_call is None else Call(parent, parent_call),
-        _children(connection, run_id),
+        children,
         workflow_log.read_log(connection, run_id) if run_kind == RunKind.WORKFLOW else [],
         start_at,
         deadline_at,
         None if contract is None else _contract(connection, run_id, contract),
-        use_of(connection, run_id),
+        use,
+        use_of(connection, run_id, with_below=True) if children else use,
         erased_at,
         pruned_at,
         forked_from,
@@ -451,19 +454,27 @@ def read_wait(connection: Connection, run_id: RunId) -> Wait:
     )
 
 
-def use_of(connection: Connection, run_id: RunId) -> Use:
+def use_of(connection: Connection, run_id: RunId, *, with_below: bool = False) -> Use:
+    """What the run's model calls took, or `with_below` those of the runs below it as well, whenever
+    they have ended or will: its own row is not written again once it has ended itself."""
     # Of a pruned run there are no model calls any more.
-    row = connection.exec_driver_sql(
+    input_tokens, output_tokens, usd, unpriced_calls = connection.exec_driver_sql(
         """
-        SELECT input_tokens_used, output_tokens_used, pruned_usd + usd,
-            pruned_unpriced_calls + unpriced_calls
-        FROM celeriac.runs, LATERAL (
+        WITH RECURSIVE family AS (
+            SELECT * FROM celeriac.runs WHERE run_id = %(run_id)s
+            UNION ALL
+            SELECT child.* FROM celeriac.runs AS child JOIN family
+                ON child.parent_run_id = family.run_id
+            WHERE %(with_below)s AND child.parent_call_id IS NOT NULL AND child.kind <> 'activity'
+        )
+        SELECT sum(input_tokens_used), sum(output_tokens_used), sum(pruned_usd + usd),
+            sum(pruned_unpriced_calls + unpriced_calls)
+        FROM family, LATERAL (
             SELECT coalesce(sum(cost), 0) AS usd,
                 count(*) FILTER (WHERE cost IS NULL AND outcome = 'answered') AS unpriced_calls
-            FROM celeriac.model_calls WHERE model_calls.run_id = runs.run_id
+            FROM celeriac.model_calls WHERE model_calls.run_id = family.run_id
         ) AS called
-        WHERE run_id = %s
         """,
-        (run_id,),
+        {"run_id": run_id, "with_below": with_below},
     ).one()
-    return Use(*row)
+    return Use(int(input_tokens), int(output_tokens), usd, int(unpriced_calls))

@@ -354,7 +354,7 @@ def test_a_run_is_shown_with_exactly_the_fields_of_the_contract(client: Client, 
         "worker_id", "deaths", "input", "result", "error", "created_at", "finished_at", "steps",
         "effects", "approvals", "kind", "rolls_back", "rollbacks", "parent", "children",
         "activities",
-        "start_at", "deadline_at", "contract", "use", "erased_at", "pruned_at",
+        "start_at", "deadline_at", "contract", "use", "family_use", "erased_at", "pruned_at",
         "forked_from", "forked_step", "forks",
     ]  # fmt: skip
     (step,) = cast(list[dict[str, Any]], shown["steps"])

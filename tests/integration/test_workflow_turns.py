@@ -281,6 +281,26 @@ def test_what_a_child_of_an_earlier_generation_uses_counts_for_the_workflow(
     assert family.events(run_id) == before
 
 
+def test_what_a_child_uses_after_its_workflow_has_ended_is_shown_with_that(family: Family) -> None:
+    run_id = family.start("leaving", 1)
+    family.step(run_id)
+    (child,) = family.children(run_id)
+    with family.database.begin() as connection:
+        connection.exec_driver_sql(
+            "SELECT FROM celeriac.runs WHERE run_id = %s FOR UPDATE", (child,)
+        )  # so that nobody cancels it
+        family.client.cancel(run_id)
+    family.step(child)
+
+    shown = family.run(run_id)
+
+    assert (shown.status, shown.use.input_tokens) == (RunStatus.CANCELLED, 0)
+    assert family.run(child).status is RunStatus.COMPLETED
+    assert shown.family_use == family.run(child).use
+    assert shown.family_use.input_tokens > 0
+    assert family.violations() == []
+
+
 def test_all_calls_of_the_limit_may_be_made(family: Family) -> None:
     run_id = family.start("fan", 4, limits=Limits(tool_calls=4))
 

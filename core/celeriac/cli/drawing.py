@@ -178,6 +178,8 @@ def _facts(run: "Run", waiting: str | None) -> "RenderableType":
     rows.append(("time (UTC)", f"{clock(run.created_at)}{ended}"))
     if run.use.input_tokens or run.use.output_tokens:
         rows.append(("use", _use(run.use)))
+    if run.family_use != run.use:
+        rows.append(("use with children", _use(run.family_use)))
     for name in ("input", "result", "error"):
         value = getattr(run, name)
         if value is not None:
