@@ -13,12 +13,13 @@ from celeriac.client.access import ANYTHING, CreateToken, RevokeToken, SetPrinci
 from celeriac.errors import UnknownToken
 from celeriac.ids import TokenId, UserId, checked_id, is_id
 from celeriac.principal import permissions_from_json
-from celeriac_api import models
 from celeriac_api.authentication import CurrentCaller
 from celeriac_api.authorization import require
 from celeriac_api.caller import service_of
 from celeriac_api.idempotency import CurrentOrder, Order, Reply
-from celeriac_api.models import answers
+from celeriac_api.models import access as models
+from celeriac_api.models.body import Nothing
+from celeriac_api.models.responses import answers
 from celeriac_api.requests import JsonRoute, json_response
 from celeriac_storage import principals, tokens
 
@@ -83,7 +84,7 @@ def create_token(body: models.CreateToken, order: CurrentOrder) -> Response:
 
 
 @router.post("/tokens/{token_id}/revoke", responses=answers(200, models.TokenModel, "The token"))
-def revoke_token(token_id: str, order: CurrentOrder, _: models.Nothing | None = None) -> Response:
+def revoke_token(token_id: str, order: CurrentOrder, _: Nothing | None = None) -> Response:
     """Let a token open nothing any more, from the next request on."""
     check = _administrator(order)
 

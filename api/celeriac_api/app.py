@@ -18,7 +18,6 @@ from celeriac_api import (
     health,
     memories,
     metrics,
-    models,
     problems,
     runs,
     schedules,
@@ -29,6 +28,7 @@ from celeriac_api import (
 from celeriac_api.authentication import authenticated
 from celeriac_api.headers import SafeHeaders
 from celeriac_api.limits import BodyLimit
+from celeriac_api.models.responses import ProblemModel
 from celeriac_api.service import Service
 from celeriac_api.streaming import routes as streaming
 from celeriac_api.streaming.hub import Hub
@@ -116,7 +116,7 @@ def _document_problems(app: FastAPI) -> None:
             schemas = document["components"]["schemas"]
             schemas.pop("HTTPValidationError", None)
             schemas.pop("ValidationError", None)
-            schemas["Problem"] = models.ProblemModel.model_json_schema(
+            schemas["Problem"] = ProblemModel.model_json_schema(
                 ref_template="#/components/schemas/{model}"
             )
             schemas.update(schemas["Problem"].pop("$defs", {}))

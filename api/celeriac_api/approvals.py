@@ -12,12 +12,12 @@ from celeriac.errors import NotAllowed, UnknownApproval
 from celeriac.ids import ApprovalId, RunId, is_id
 from celeriac.principal import Principal
 from celeriac.reports import Approval
-from celeriac_api import models
 from celeriac_api.authentication import CurrentCaller
 from celeriac_api.authorization import require, sees_all
 from celeriac_api.caller import Caller, service_of
 from celeriac_api.idempotency import CurrentOrder, Reply
-from celeriac_api.models import answers
+from celeriac_api.models import approvals as models
+from celeriac_api.models.responses import answers
 from celeriac_api.pages import Cursor, Limit, cursor_after, cut, place_of
 from celeriac_api.requests import JsonRoute, json_response
 from celeriac_storage import principals

@@ -11,12 +11,12 @@ from celeriac.client.budgeting import SetBudget, TopUpBudget
 from celeriac.errors import UnknownBudget, UnknownRun, UnknownThread
 from celeriac.ids import RunId, ThreadId
 from celeriac.reports import Budget
-from celeriac_api import models
 from celeriac_api.authentication import CurrentCaller
 from celeriac_api.authorization import require, sees_all
 from celeriac_api.caller import Caller, service_of
 from celeriac_api.idempotency import CurrentOrder, Reply
-from celeriac_api.models import answers
+from celeriac_api.models import budgets as models
+from celeriac_api.models.responses import answers
 from celeriac_api.requests import JsonRoute, json_response
 from celeriac_storage import budget_limits
 from celeriac_storage.ownership import owner_of_run

@@ -6,8 +6,8 @@ from kombu import Connection as BrokerConnection
 from kombu.exceptions import OperationalError
 
 from celeriac.errors import CeleriacError, SchemaMismatch
-from celeriac_api import models
 from celeriac_api.caller import service_of
+from celeriac_api.models import health as models
 from celeriac_api.requests import json_response
 from celeriac_api.service import Service
 

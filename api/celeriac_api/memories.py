@@ -17,12 +17,12 @@ from celeriac.ids import RunId, UserId
 from celeriac.memory.candidate import MemoryKind, checked_key, is_key
 from celeriac.reports import Memory, MemoryDecision
 from celeriac.schemas import strict_json
-from celeriac_api import models
 from celeriac_api.authentication import CurrentCaller
 from celeriac_api.authorization import require, sees_all, user_to_see
 from celeriac_api.caller import Caller, service_of
 from celeriac_api.idempotency import CurrentOrder, Reply
-from celeriac_api.models import answers
+from celeriac_api.models import memories as models
+from celeriac_api.models.responses import answers
 from celeriac_api.pages import Cursor, Limit, cursor_after, cut, place_of
 from celeriac_api.requests import JsonRoute, json_response
 from celeriac_storage import memories

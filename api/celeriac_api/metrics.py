@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from celeriac.errors import Unauthenticated
 from celeriac_api.caller import peer_of, service_of
-from celeriac_api.models import PROBLEMS
+from celeriac_api.models.responses import PROBLEMS
 from celeriac_api.streaming.hub import Hub
 from celeriac_tasks.metrics.guard import may_read
 from celeriac_tasks.metrics.rows import Rows

@@ -22,12 +22,14 @@ from celeriac.ids import CallId, RunId, ThreadId, UserId, new_run_id, new_thread
 from celeriac.reports import RunLine, Started
 from celeriac.states import RunStatus
 from celeriac.workspace.receipts import Receipt
-from celeriac_api import models
 from celeriac_api.authentication import CurrentCaller
 from celeriac_api.authorization import require, require_run, sees_all, user_to_see, visible_run
 from celeriac_api.caller import Caller, service_of
 from celeriac_api.idempotency import CurrentOrder, Order, Reply
-from celeriac_api.models import answers
+from celeriac_api.models import runs as models
+from celeriac_api.models.body import MOST, Nothing
+from celeriac_api.models.calls import CallResult, Calls, ResolveCall, Results
+from celeriac_api.models.responses import answers
 from celeriac_api.pages import Cursor, Limit, cursor_after, cut, place_of
 from celeriac_api.requests import JsonRoute, json_response
 from celeriac_storage import inbox, plans, reading, stages, submitting
@@ -164,7 +166,7 @@ def show_run(request: Request, run_id: str, caller: CurrentCaller) -> Response:
     return json_response(report)
 
 
-@router.get("/{run_id}/calls", responses=answers(200, models.Calls, "The calls, the oldest first"))
+@router.get("/{run_id}/calls", responses=answers(200, Calls, "The calls, the oldest first"))
 def list_calls(request: Request, run_id: str, caller: CurrentCaller) -> Response:
     """The calls of the run that another process is to execute."""
     run = visible_run(request, run_id, "show_run")
@@ -187,7 +189,7 @@ def replay_run(
     request: Request,
     run_id: str,
     caller: CurrentCaller,
-    step: Annotated[int | None, Query(ge=0, le=models.MOST)] = None,
+    step: Annotated[int | None, Query(ge=0, le=MOST)] = None,
 ) -> Response:
     """What the run's model was sent at each step, or at one, and what it answered, made of what is
     stored. Nothing is asked of a model or a tool."""
@@ -213,13 +215,13 @@ def compare_runs(request: Request, run_id: str, other_id: str, caller: CurrentCa
 
 
 @router.post("/{run_id}/cancel", responses=_STANDS)
-def cancel_run(run_id: str, order: CurrentOrder, _: models.Nothing | None = None) -> Response:
+def cancel_run(run_id: str, order: CurrentOrder, _: Nothing | None = None) -> Response:
     """End the run. A step in progress is recorded first, so no effect is lost."""
     return _ask(order, run_id, Cancel(RunId(run_id), order.caller.user_id))
 
 
 @router.post("/{run_id}/interrupt", responses=_STANDS)
-def interrupt_run(run_id: str, order: CurrentOrder, _: models.Nothing | None = None) -> Response:
+def interrupt_run(run_id: str, order: CurrentOrder, _: Nothing | None = None) -> Response:
     """Stop the run until its user says something, or it is cancelled."""
     return _ask(order, run_id, Interrupt(RunId(run_id), order.caller.user_id))
 
@@ -256,7 +258,7 @@ def send_event(run_id: str, body: models.SentEvent, order: CurrentOrder) -> Resp
 
 
 @router.post("/{run_id}/retry", responses=_STANDS)
-def retry_run(run_id: str, order: CurrentOrder, _: models.Nothing | None = None) -> Response:
+def retry_run(run_id: str, order: CurrentOrder, _: Nothing | None = None) -> Response:
     """Let a run that needs attention try its step again. Of one that has failed, start the run that
     tries its last step again, unless it was started before: its id is answered."""
     first_step = service_of(order.request).first_step
@@ -328,7 +330,7 @@ def roll_back_run(
 
 
 @router.post("/{run_id}/results", responses=_STANDS)
-def submit_results(run_id: str, body: models.Results, order: CurrentOrder) -> Response:
+def submit_results(run_id: str, body: Results, order: CurrentOrder) -> Response:
     """Tell what came of calls that another process has executed: all of them are recorded, or none.
 
     To submit the same again is no error; a result that is there is never replaced.
@@ -337,14 +339,14 @@ def submit_results(run_id: str, body: models.Results, order: CurrentOrder) -> Re
     return _ask(order, run_id, Submit(RunId(run_id), results, order.caller.user_id))
 
 
-def _result(told: models.CallResult) -> Result:
+def _result(told: CallResult) -> Result:
     if "receipt" in told.model_fields_set:
         return Receipt(told.receipt)
     return told.result if told.error is None else Failed(told.error)
 
 
 @router.post("/{run_id}/resolve", responses=_STANDS)
-def resolve_call(run_id: str, body: models.ResolveCall, order: CurrentOrder) -> Response:
+def resolve_call(run_id: str, body: ResolveCall, order: CurrentOrder) -> Response:
     """Say what came of a call whose outcome is unknown; the run then goes on."""
     resolution = TookEffect(body.committed) if body.has_committed else NotDone()
     by = order.caller.user_id

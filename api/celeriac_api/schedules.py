@@ -7,12 +7,13 @@ from celeriac.client.operation import Answer, Operation
 from celeriac.client.timing import AddSchedule, ChangeSchedule, TriggerSchedule
 from celeriac.ids import ScheduleId, UserId
 from celeriac.reports import Schedule
-from celeriac_api import models
 from celeriac_api.authentication import CurrentCaller
 from celeriac_api.authorization import require, require_schedule, user_to_see
 from celeriac_api.caller import service_of
 from celeriac_api.idempotency import CurrentOrder, Order, Reply
-from celeriac_api.models import answers
+from celeriac_api.models import schedules as models
+from celeriac_api.models.body import Nothing
+from celeriac_api.models.responses import answers
 from celeriac_api.requests import JsonRoute, json_response
 from celeriac_storage import schedules
 
@@ -60,18 +61,14 @@ def show_schedule(request: Request, schedule_id: str, caller: CurrentCaller) -> 
 
 
 @router.post("/{schedule_id}/pause", responses=_STANDS)
-def pause_schedule(
-    schedule_id: str, order: CurrentOrder, _: models.Nothing | None = None
-) -> Response:
+def pause_schedule(schedule_id: str, order: CurrentOrder, _: Nothing | None = None) -> Response:
     """Let no time of it count until it is resumed."""
     caller, name = order.caller, ScheduleId(schedule_id)
     return _ask(order, name, ChangeSchedule(caller.tenant_id, name, "pause", caller.user_id))
 
 
 @router.post("/{schedule_id}/resume", responses=_STANDS)
-def resume_schedule(
-    schedule_id: str, order: CurrentOrder, _: models.Nothing | None = None
-) -> Response:
+def resume_schedule(schedule_id: str, order: CurrentOrder, _: Nothing | None = None) -> Response:
     """Go on with its next time; those that have passed are not caught up."""
     caller, name = order.caller, ScheduleId(schedule_id)
     return _ask(order, name, ChangeSchedule(caller.tenant_id, name, "resume", caller.user_id))
@@ -81,9 +78,7 @@ def resume_schedule(
     "/{schedule_id}/trigger",
     responses=answers(200, models.ScheduleFireModel, "What came of it"),
 )
-def trigger_schedule(
-    schedule_id: str, order: CurrentOrder, _: models.Nothing | None = None
-) -> Response:
+def trigger_schedule(schedule_id: str, order: CurrentOrder, _: Nothing | None = None) -> Response:
     """Do now what it does at its times, as its overlap policy says."""
     order.require_key()
     caller, name = order.caller, ScheduleId(schedule_id)

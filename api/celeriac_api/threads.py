@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request, Response
 
 from celeriac.ids import ThreadId, is_id
 from celeriac.reports import Thread, ThreadLine
-from celeriac_api import models
 from celeriac_api.authentication import CurrentCaller
 from celeriac_api.authorization import sees_all, user_to_see
 from celeriac_api.caller import Caller, service_of
-from celeriac_api.models import answers
+from celeriac_api.models import threads as models
+from celeriac_api.models.responses import answers
 from celeriac_api.pages import Cursor, Limit, cursor_after, cut, place_of
 from celeriac_api.requests import JsonRoute, json_response
 from celeriac_api.runs import IdFilter

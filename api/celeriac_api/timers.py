@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter, Request, Response
 
-from celeriac_api import models
 from celeriac_api.authentication import CurrentCaller
 from celeriac_api.authorization import user_to_see
 from celeriac_api.caller import service_of
-from celeriac_api.models import answers
+from celeriac_api.models import timers as models
+from celeriac_api.models.responses import answers
 from celeriac_api.pages import Limit
 from celeriac_api.requests import JsonRoute, json_response
 from celeriac_storage import timers

@@ -3,11 +3,11 @@
 from fastapi import APIRouter, Response
 
 from celeriac.ids import UserId, checked_id
-from celeriac_api import models
 from celeriac_api.authorization import require
 from celeriac_api.caller import service_of
 from celeriac_api.idempotency import CurrentOrder
-from celeriac_api.models import answers
+from celeriac_api.models import users as models
+from celeriac_api.models.responses import NOT_SET_UP, answers
 from celeriac_api.requests import JsonRoute, json_response
 from celeriac_storage import erasing
 from celeriac_storage.erasing import Scope
@@ -17,7 +17,7 @@ router = APIRouter(prefix="/v1/users", tags=["access"], route_class=JsonRoute)
 
 @router.post(
     "/{user_id}/erase",
-    responses={**answers(200, models.ErasedModel, "What was erased"), **models.NOT_SET_UP},
+    responses={**answers(200, models.ErasedModel, "What was erased"), **NOT_SET_UP},
 )
 def erase_user(user_id: str, order: CurrentOrder, body: models.EraseUser | None = None) -> Response:
     """Erase all payloads of a user, for good. That it happened stays.

@@ -12,12 +12,13 @@ from celeriac.errors import CeleriacError, RateLimited, Unavailable, UnknownAppr
 from celeriac.ids import ApprovalId
 from celeriac.reports import Approval
 from celeriac_api import approvals as api
-from celeriac_api import models, problems
+from celeriac_api import problems
 from celeriac_api.caller import Caller, service_of
 from celeriac_api.console import fields
 from celeriac_api.console.forms import Form, PostedForm, body_of
 from celeriac_api.console.pages import PageRoute, render, see
 from celeriac_api.console.sessions import CurrentUser
+from celeriac_api.models.approvals import DecideApproval
 from celeriac_api.pages import Cursor, cursor_after, cut, place_of
 from celeriac_storage import approvals
 
@@ -91,7 +92,7 @@ def decide(request: Request, approval_id: str, form: PostedForm) -> Response:
     return see(f"/approvals/{decided['approval_id']}")
 
 
-def _decision(request: Request, approval_id: str, form: Form) -> models.DecideApproval:
+def _decision(request: Request, approval_id: str, form: Form) -> DecideApproval:
     given: dict[str, Any] = {
         "decision": form.text("decision"),
         "arguments_hash": form.text("arguments_hash"),
@@ -106,7 +107,7 @@ def _decision(request: Request, approval_id: str, form: Form) -> models.DecideAp
                 connection, form.caller.tenant_id, ApprovalId(approval_id)
             ).arguments
         given["arguments"] = fields.edited(proposed, form)
-    return body_of(models.DecideApproval, **given)
+    return body_of(DecideApproval, **given)
 
 
 def _answers(form: Form) -> dict[str, str]:

@@ -12,12 +12,12 @@ from celeriac.budget import Measure, Scope
 from celeriac.ids import RunId, UserId
 from celeriac.reports import Budget
 from celeriac_api import budgets as api
-from celeriac_api import models
 from celeriac_api.authorization import RULES, role_of, sees_all
 from celeriac_api.caller import Caller, service_of
 from celeriac_api.console.forms import PostedForm, body_of
 from celeriac_api.console.pages import PageRoute, render, see
 from celeriac_api.console.sessions import CurrentUser
+from celeriac_api.models.budgets import TopUp
 from celeriac_storage import budget_limits
 
 router = APIRouter(prefix="/budgets", route_class=PageRoute)
@@ -102,7 +102,7 @@ def budgets_page(
 
 @router.post("/{scope}/{subject}/{measure}/top-up", name="top_up_budget")
 def top_up(scope: Scope, subject: api.Subject, measure: Measure, form: PostedForm) -> Response:
-    body = body_of(models.TopUp, amount=form.text("amount").strip())
+    body = body_of(TopUp, amount=form.text("amount").strip())
     api.top_up_budget(scope, subject, measure, body, form.order(body))
     return see("/budgets?" + urlencode({"scope": scope, "subject": subject}))
 

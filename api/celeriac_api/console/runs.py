@@ -9,7 +9,6 @@ from starlette.exceptions import HTTPException
 from celeriac.events import event_types
 from celeriac.ids import RunId
 from celeriac.states import EffectState, RunStatus
-from celeriac_api import models
 from celeriac_api import runs as api
 from celeriac_api.authorization import RULES, role_of, visible_run
 from celeriac_api.caller import service_of
@@ -18,6 +17,9 @@ from celeriac_api.console.forms import PostedForm, body_of, json_value
 from celeriac_api.console.pages import PageRoute, render, see
 from celeriac_api.console.sessions import CurrentUser
 from celeriac_api.console.words import waiting_for
+from celeriac_api.models.body import MOST
+from celeriac_api.models.calls import ResolveCall
+from celeriac_api.models.runs import Message, SentEvent
 from celeriac_api.pages import Cursor
 from celeriac_api.streaming import routes as streaming
 from celeriac_storage import plans, reading, timelines, workflow_log
@@ -68,7 +70,7 @@ def run_page(
     run_id: str,
     caller: CurrentUser,
     history: TextQuery = "",
-    generation: Annotated[int | None, Query(ge=0, le=models.MOST)] = None,
+    generation: Annotated[int | None, Query(ge=0, le=MOST)] = None,
 ) -> Response:
     run = visible_run(request, run_id, "show_run")
     with service_of(request).tenant(caller.tenant_id).begin() as connection:
@@ -150,7 +152,7 @@ def retry_plan(run_id: str, form: PostedForm) -> Response:
 
 @router.post("/{run_id}/messages", name="say_to_run")
 def say(run_id: str, form: PostedForm) -> Response:
-    body = body_of(models.Message, text=form.text("text"))
+    body = body_of(Message, text=form.text("text"))
     api.say_to_run(run_id, body, form.order(body))
     return _back(run_id)
 
@@ -158,7 +160,7 @@ def say(run_id: str, form: PostedForm) -> Response:
 @router.post("/{run_id}/events", name="send_event")
 def send_event(run_id: str, form: PostedForm) -> Response:
     body = body_of(
-        models.SentEvent, name=form.text("name"), data=json_value(form.text("data"), "what to tell")
+        SentEvent, name=form.text("name"), data=json_value(form.text("data"), "what to tell")
     )
     api.send_event(run_id, body, form.order(body))
     return _back(run_id)
@@ -174,7 +176,7 @@ def roll_back(run_id: str, form: PostedForm) -> Response:
 @router.post("/{run_id}/resolve", name="resolve_call")
 def resolve(run_id: str, form: PostedForm) -> Response:
     body = body_of(
-        models.ResolveCall,
+        ResolveCall,
         call_id=form.text("call_id"),
         **(
             {"not_done": True}

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from celeriac.errors import CeleriacError, RateLimited, RoleMissing, Unavailable, UnknownThread
 from celeriac.ids import RunId
 from celeriac.reports import Thread
-from celeriac_api import models, problems
+from celeriac_api import problems
 from celeriac_api import runs as runs_api
 from celeriac_api import threads as api
 from celeriac_api.authorization import sees_all
@@ -16,6 +16,7 @@ from celeriac_api.console.forms import Form, PostedForm, body_of
 from celeriac_api.console.pages import PageRoute, render, see
 from celeriac_api.console.sessions import CurrentUser
 from celeriac_api.console.words import waiting_for
+from celeriac_api.models.runs import StartRun
 from celeriac_api.pages import Cursor, cursor_after, cut, place_of
 from celeriac_storage import conversations
 
@@ -66,7 +67,7 @@ def say(request: Request, thread_id: str, form: PostedForm) -> Response:
     thread = api.seen_thread(request, form.caller, thread_id)
     try:
         body = body_of(
-            models.StartRun,
+            StartRun,
             agent=form.text("agent"),
             input=form.text("text"),
             thread_id=thread.thread_id,

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from celeriac_api.authorization import visible_run
 from celeriac_api.caller import caller_of
-from celeriac_api.models import PROBLEMS
+from celeriac_api.models.responses import PROBLEMS
 from celeriac_api.streaming.hub import Hub
 from celeriac_api.streaming.reader import frames
 

@@ -1,0 +1,1 @@
+"""What requests and responses look like, here and in the OpenAPI document, by resource."""
