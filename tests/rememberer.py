@@ -13,10 +13,10 @@ from celeriac.ids import DEFAULT_TENANT, RunId, TenantId, ThreadId, UserId, new_
 from celeriac.messages import dump_message, user_message
 from celeriac.scripted import ScriptedModel, ToolCall, Turn, say
 from celeriac.states import RunStatus
-from celeriac_storage import starting, waking
+from celeriac_storage import agents, starting, waking
 from celeriac_storage.audit import audit
 from celeriac_storage.database import Database
-from celeriac_storage.starting import NewRun
+from celeriac_storage.new_run import NewRun
 from tests.worker_in_process import Worker
 
 ASKS = "Please remember that I prefer aisle seats."
@@ -59,7 +59,7 @@ class Rememberer:
             memory=policy or MemoryPolicy(),
         )
         with database.begin() as connection:
-            starting.register_agent(
+            agents.register_agent(
                 connection, "rememberer", self.agent.agent_hash, self.agent.definition()
             )
         self.client = Client(database.url)

@@ -19,7 +19,7 @@ from celeriac.reports import Approval as Proposal
 from celeriac.scripted import ScriptedModel, ToolCall, Turn, say
 from celeriac.states import RunStatus
 from celeriac.tools import Tool
-from celeriac_storage import starting
+from celeriac_storage import agents
 from celeriac_storage.audit import audit
 from celeriac_storage.database import Database
 from tests.worker_in_process import FIRST_CALL, Worker
@@ -99,7 +99,7 @@ class Desk:
         self.broker_url = broker_url
         self.client = Client(database.url)
         with database.begin() as connection:
-            starting.register_agent(
+            agents.register_agent(
                 connection, "desk", self.agent.agent_hash, self.agent.definition()
             )
         self.worker = self.new_worker()

@@ -22,9 +22,10 @@ from celeriac.ids import (
 )
 from celeriac.states import EffectKind, EffectState, Phase, RunStatus, StepKind
 from celeriac_storage import claims, effects, starting, steps, workers
+from celeriac_storage.agents import register_agent
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
-from celeriac_storage.starting import NewRun
+from celeriac_storage.new_run import NewRun
 from celeriac_storage.step_record import (
     Committed,
     Event,
@@ -48,7 +49,7 @@ class Hand:
         self.worker_id: WorkerId = new_worker_id()
         with database.begin() as connection:
             for agent in agents:
-                starting.register_agent(connection, agent, "hash-1", definition(agent))
+                register_agent(connection, agent, "hash-1", definition(agent))
             workers.register(
                 connection,
                 WorkerInfo(self.worker_id, "localhost", 4711, "solo", agents, ["celeriac"]),

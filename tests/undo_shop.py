@@ -17,7 +17,7 @@ from celeriac.reports import Run
 from celeriac.scripted import ScriptedModel, Turn, call, say
 from celeriac.states import RunStatus
 from celeriac.tools import Tool
-from celeriac_storage import starting, waking
+from celeriac_storage import agents, waking
 from celeriac_storage.audit import audit
 from celeriac_storage.database import Database
 from tests.worker_in_process import Worker
@@ -158,7 +158,7 @@ class Shop:
         self._broker_url = broker_url
         with database.begin() as connection:
             connection.exec_driver_sql(TABLES)
-            starting.register_agent(
+            agents.register_agent(
                 connection, "shop", self.agent.agent_hash, self.agent.definition()
             )
         self._workers: list[Worker] = []

@@ -15,7 +15,7 @@ from celeriac.messages import dump_message, user_message
 from celeriac.settings import load_settings
 from celeriac.states import RunStatus
 from celeriac_storage import starting
-from celeriac_storage.starting import NewRun
+from celeriac_storage.new_run import NewRun
 from celeriac_tasks.celery_app import make_app
 from celeriac_tasks.step import take_step
 from celeriac_tasks.worker_process import WorkerProcess

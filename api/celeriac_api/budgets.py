@@ -19,8 +19,8 @@ from celeriac_api.models import budgets as models
 from celeriac_api.models.responses import answers
 from celeriac_api.requests import JsonRoute, json_response
 from celeriac_storage import budget_limits
+from celeriac_storage.conversations import read_thread
 from celeriac_storage.ownership import owner_of_run
-from celeriac_storage.reading import read_thread
 
 router = APIRouter(prefix="/v1/budgets", tags=["budgets"], route_class=JsonRoute)
 

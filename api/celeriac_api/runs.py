@@ -32,7 +32,7 @@ from celeriac_api.models.calls import CallResult, Calls, ResolveCall, Results
 from celeriac_api.models.responses import answers
 from celeriac_api.pages import Cursor, Limit, cursor_after, cut, place_of
 from celeriac_api.requests import JsonRoute, json_response
-from celeriac_storage import inbox, plans, reading, stages, submitting
+from celeriac_storage import inbox, plans, reading, run_list, run_report, stages, submitting
 from celeriac_storage.admitting import RunSpec
 from celeriac_storage.ownership import owner_of_run
 from celeriac_storage.resolving import NotDone, TookEffect
@@ -134,7 +134,7 @@ def page_of_runs(
     place = place_of(cursor)
     thread_id = filters.thread_id
     with service_of(request).tenant(caller.tenant_id).begin() as connection:
-        found = reading.list_runs(
+        found = run_list.list_runs(
             connection,
             tenant_id=caller.tenant_id,
             user_id=user_to_see(caller, "list_runs", filters.user_id),
@@ -157,7 +157,7 @@ def show_run(request: Request, run_id: str, caller: CurrentCaller) -> Response:
     run = visible_run(request, run_id, "show_run")
     transactions = service_of(request).tenant(caller.tenant_id)
     with transactions.begin() as connection:
-        report = reading.read_run(connection, run)
+        report = run_report.read_run(connection, run)
     if any(proposal.status == "pending" for proposal in report.approvals):
         people.show_approvals(  # records that they are shown
             transactions, caller.tenant_id, status="pending", run_id=run, limit=100,

@@ -15,7 +15,7 @@ from celeriac_api.pages import Cursor, Limit, cursor_after, cut, place_of
 from celeriac_api.requests import JsonRoute, json_response
 from celeriac_api.runs import IdFilter
 from celeriac_storage import conversations
-from celeriac_storage.reading import read_thread, unknown_thread
+from celeriac_storage.conversations import read_thread, unknown_thread
 
 router = APIRouter(prefix="/v1/threads", tags=["threads"], route_class=JsonRoute)
 

@@ -15,7 +15,8 @@ from celeriac.prompt import prompt_body
 from celeriac.schemas import check_against_schema, strict_json
 from celeriac.states import RunKind
 from celeriac_storage import dispatch
-from celeriac_storage.starting import NewPlan, NewRun, OnBusy, known_agents, latest_definition
+from celeriac_storage.agents import known_agents, latest_definition
+from celeriac_storage.new_run import NewPlan, NewRun, OnBusy
 
 LONGEST_SPAN = timedelta(days=10 * 365)
 MAX_EVENT_NAME_CHARACTERS = 200

@@ -13,9 +13,11 @@ from typing import Any
 from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue
+from celeriac.errors import UnknownThread
 from celeriac.ids import ApprovalId, RunId, TenantId, ThreadId, UserId
-from celeriac.reports import RunLine, ThreadLine, Wait
-from celeriac_storage.reading import LINE, read_wait, run_line
+from celeriac.reports import RunLine, Thread, ThreadLine, Wait
+from celeriac_storage.reading import read_wait
+from celeriac_storage.run_list import LINE, list_runs, run_line
 
 LONGEST_TEXT_CHARACTERS = 20_000
 MOST_PARTS = 2000  # of all runs that are shown, the latest
@@ -69,6 +71,24 @@ def list_threads(
         )
         for thread_id, owner, created_at, count, *latest in rows
     ]
+
+
+def read_thread(
+    connection: Connection, tenant_id: TenantId, thread_id: ThreadId, limit: int = 50
+) -> Thread:
+    """The thread and its latest runs. Raises `UnknownThread`."""
+    row = connection.exec_driver_sql(
+        "SELECT user_id, created_at FROM celeriac.threads WHERE tenant_id = %s AND thread_id = %s",
+        (tenant_id, thread_id),
+    ).fetchone()
+    if row is None:
+        raise unknown_thread(thread_id)
+    lines = list_runs(connection, tenant_id=tenant_id, thread_id=thread_id, limit=limit)
+    return Thread(thread_id, UserId(row[0]), row[1], lines)
+
+
+def unknown_thread(thread_id: ThreadId) -> UnknownThread:
+    return UnknownThread(f"there is no thread {thread_id}; it begins with its first run")
 
 
 def inputs_of(connection: Connection, runs: Sequence[RunId], length: int) -> dict[RunId, str]:

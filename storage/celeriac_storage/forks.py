@@ -26,8 +26,8 @@ from celeriac.ids import CallId, RunId, TenantId, ThreadId, UserId
 from celeriac.states import EffectState, Phase, RunKind, RunStatus
 from celeriac_storage import audit_trail, effects, kept_entries, starting
 from celeriac_storage.effects import Effect
+from celeriac_storage.new_run import NewRun, Origin, Started
 from celeriac_storage.requests import erased, unknown_run
-from celeriac_storage.starting import NewRun, Origin, Started
 
 _ENDED_THERE = "terminal"
 """The reason of a checkpoint with which its run ended: there is nothing to go on with after it."""

@@ -22,8 +22,8 @@ from celeriac.plan.progress import kept
 from celeriac.states import RunStatus
 from celeriac_storage import admitting, audit_trail, plans, starting
 from celeriac_storage.forks import Forked
+from celeriac_storage.new_run import NewPlan
 from celeriac_storage.requests import unknown_run
-from celeriac_storage.starting import NewPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from celeriac.rollback import Rollback
 from celeriac.schemas import listed, problems_by_schema
 from celeriac.states import EffectState, RunStatus
 from celeriac_storage import lost_calls, news
+from celeriac_storage.agents import latest_definition
 from celeriac_storage.requests import erased, unknown_run
 from celeriac_storage.settling import settle
-from celeriac_storage.starting import latest_definition
 from celeriac_storage.threads import wait_for_turn
 
 

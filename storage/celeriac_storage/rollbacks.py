@@ -20,10 +20,10 @@ from celeriac.ids import CallId, RunId, TenantId, ThreadId, UserId
 from celeriac.limits import Limits
 from celeriac.rollback import Rollback
 from celeriac.states import EffectState, Phase, RunKind, RunStatus
-from celeriac_storage import audit_trail, effects, principals, run_events, starting
+from celeriac_storage import agents, audit_trail, effects, principals, run_events, starting
 from celeriac_storage.effects import Effect, Undone
+from celeriac_storage.new_run import NewRun, Started
 from celeriac_storage.requests import erased, unknown_run
-from celeriac_storage.starting import NewRun, Started
 
 _ENDLESS = Limits(steps=10**9, tool_calls=10**9, tokens=10**12, wall_seconds=1e12)
 """Half of a rollback would be worse than a long one; it asks no model, and ends by itself."""
@@ -258,7 +258,7 @@ def _irreversible_tools(connection: Connection, agent: str) -> dict[str, bool]:
     """Of each tool of the agent, as a worker last registered it, whether what it does can never be
     taken back. The rollback's own worker decides by its own code; this spares people a run that
     could do nothing."""
-    definition = starting.latest_definition(connection, agent) or {}
+    definition = agents.latest_definition(connection, agent) or {}
     tools = definition.get("tools")
     return {
         str(tool["name"]): tool.get("rollback") == Rollback.NONE.value

@@ -15,8 +15,8 @@ from celeriac.ids import CallId, RunId
 from celeriac.replay import Difference, DoneCall, Side, Stage
 from celeriac.states import RunStatus
 from celeriac_storage import effects, history
-from celeriac_storage.reading import use_of
 from celeriac_storage.requests import erased, unknown_run
+from celeriac_storage.run_report import use_of
 
 
 def difference(connection: Connection, left: RunId, right: RunId) -> Difference:

@@ -2,96 +2,20 @@
 called.
 """
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Literal
+from datetime import UTC
 
-from sqlalchemy import Connection, func, select
-from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
-from celeriac.errors import CeleriacError, Conflict, InvalidInput, RunExists, ThreadBusy, WrongOwner
-from celeriac.ids import (
-    DEFAULT_QUEUE,
-    DEFAULT_TENANT,
-    DEFAULT_USER,
-    CallId,
-    RunId,
-    TenantId,
-    ThreadId,
-    UserId,
-    may_be_run_of,
-)
+from celeriac.errors import ThreadBusy, WrongOwner
+from celeriac.ids import RunId, TenantId, ThreadId, UserId, may_be_run_of
 from celeriac.states import Phase, RunKind, RunStatus
-from celeriac_storage import audit_trail, inbox, tables, timers
+from celeriac_storage import audit_trail, inbox, timers
+from celeriac_storage.new_run import NewRun, Started
+from celeriac_storage.said_instead import say_instead
+from celeriac_storage.taken_ids import not_to_be_had
 from celeriac_storage.threads import HOLDS_THREAD
-from celeriac_storage.workers import IS_ALIVE
-
-OnBusy = Literal["wait", "reject", "say"]
-
-
-@dataclass(frozen=True, slots=True)
-class Parent:
-    """The call that a run is the answer to."""
-
-    run_id: RunId
-    call_id: CallId
-    history_until: int | None = None  # of a hand-off: it goes on from so many of its messages
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The run that another one is a fork of, and where it begins."""
-
-    run_id: RunId
-    step: int  # that it makes instead
-    history_until: int  # it goes on from so many of its messages
-
-
-@dataclass(frozen=True, slots=True)
-class NewPlan:
-    """What a run executes that is one of a plan."""
-
-    body: JsonValue
-    version: int = 1
-    continues: RunId | None = None  # the run whose completed steps it keeps
-
-
-@dataclass(frozen=True, slots=True)
-class NewRun:
-    """What a run starts from, checked already."""
-
-    run_id: RunId
-    agent: str
-    input: JsonValue
-    user_message: dict[str, JsonValue] | None  # the first message, in stored form; if it has any
-    limits: dict[str, JsonValue]
-    thread_id: ThreadId
-    user_id: UserId = DEFAULT_USER
-    tenant_id: TenantId = DEFAULT_TENANT
-    queue: str = DEFAULT_QUEUE
-    on_busy: OnBusy = "wait"
-    word: dict[str, JsonValue] | None = None  # the same as said during a run: for on_busy="say"
-    kind: RunKind = RunKind.AGENT
-    rolls_back: RunId | None = None  # the run that a rollback undoes
-    plan: NewPlan | None = None
-    parent: Parent | None = None  # the thread is that of the parent, and it has no turn in it
-    origin: Origin | None = None
-    start_at: datetime | None = None  # it waits until then, and only then for its thread
-    deadline_at: datetime | None = None
-    deadline_seconds: float | None = None  # from when it may begin; the sooner of both counts
-    start_key: str | None = None  # one of all runs of its tenant
-    is_published: bool = False  # the caller publishes it right after the commit
-    contract: dict[str, JsonValue] | None = None
-    traceparent: str | None = None  # the trace that its steps belong to (`celeriac.traceparent`)
-    by: UserId | None = None  # who says `word`, if not the user
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    status: RunStatus
-    phase: Phase | None  # None: the run that was told has ended since
-    said_to: RunId | None = None  # the run that was told the input; then no run was created
+from celeriac_storage.workers import has_live_worker
 
 
 def start(connection: Connection, new: NewRun) -> Started:
@@ -109,9 +33,9 @@ def start(connection: Connection, new: NewRun) -> Started:
     moment.
     """
     if not may_be_run_of(new.run_id, new.tenant_id):
-        raise _not_to_be_had(connection, new)
+        raise not_to_be_had(connection, new)
     position = _take_thread_position(connection, new)
-    if new.word is not None and (told := _say_instead(connection, new, new.word)) is not None:
+    if new.word is not None and (told := say_instead(connection, new, new.word)) is not None:
         return told
     started = _insert(connection, new, position, _reason_to_wait(connection, new))
     if new.start_at is not None:
@@ -229,7 +153,7 @@ def _insert(
         },
     ).fetchone()
     if created is None:
-        raise _not_to_be_had(connection, new)
+        raise not_to_be_had(connection, new)
     if paused_for is None:
         return Started(RunStatus.QUEUED, begins)
     return Started(RunStatus.PAUSED, paused_for)
@@ -306,81 +230,6 @@ def _take_thread_position(connection: Connection, new: NewRun) -> int:
     return int(position)
 
 
-def _say_instead(connection: Connection, new: NewRun, word: dict[str, JsonValue]) -> Started | None:
-    """Tell the input to the run that is to hear it; None if the thread has no such run.
-
-    The thread is locked already, so nobody starts another one meanwhile; nobody who has locked a
-    run waits for a thread.
-    """
-    key = inbox.key_of_start(new.run_id)
-    told = inbox.said_under(connection, key, word)
-    if told is not None:
-        return _told(connection, new, told)
-    listener = inbox.listener_of_thread(connection, new.tenant_id, new.thread_id)
-    if listener is None:
-        return None
-    run_id, agent = listener
-    if agent != new.agent:
-        raise ThreadBusy(
-            f"thread {new.thread_id} is busy with run {run_id} of agent {agent}, which is not to "
-            f"be told what is meant for agent {new.agent}; wait for its end, or start with "
-            "on_busy=wait to queue behind it"
-        )
-    is_there = connection.exec_driver_sql(
-        "SELECT FROM celeriac.runs WHERE run_id = %s", (new.run_id,)
-    ).fetchone()
-    if is_there is not None:  # or who starts it again after an error would say its input to it
-        raise _run_exists(new.run_id)
-    try:
-        inbox.say(connection, run_id, word, new.by or new.user_id, key)
-    except Conflict:  # since we looked it has ended, or was the same start told to another thread's
-        told = inbox.said_under(connection, key, word)
-        return None if told is None else _told(connection, new, told)
-    return _told(connection, new, run_id)
-
-
-def _told(connection: Connection, new: NewRun, run_id: RunId) -> Started:
-    """Where the run stands that was told the input instead."""
-    status, phase, thread_id = connection.exec_driver_sql(
-        "SELECT status, phase, thread_id FROM celeriac.runs WHERE run_id = %s", (run_id,)
-    ).one()
-    if thread_id != new.thread_id:
-        raise Conflict(
-            f"the input of run {new.run_id} was told to run {run_id} of thread {thread_id} before, "
-            f"and not to thread {new.thread_id}; nothing was said now. Choose another run id"
-        )
-    return Started(RunStatus(status), None if phase is None else Phase(phase), run_id)
-
-
-def _not_to_be_had(connection: Connection, new: NewRun) -> CeleriacError:
-    """Why no run was created under this id. Of another tenant's run it tells nothing: whoever has
-    learned its id hears what they would hear of any id that is not for them."""
-    listener = inbox.listener_under(connection, new.run_id, new.tenant_id)
-    is_ours = connection.exec_driver_sql(
-        "SELECT FROM celeriac.runs WHERE run_id = %s AND tenant_id = %s",
-        (new.run_id, new.tenant_id),
-    ).fetchone()
-    if listener is not None or is_ours is not None:
-        return _run_exists(new.run_id, listener)
-    own = f"{new.run_id.partition('@')[0]}@{new.tenant_id}"
-    return InvalidInput(
-        f"a run of tenant {new.tenant_id} cannot be called {new.run_id}, and nothing was written: "
-        f"an id that is chosen there ends in its name, such as {own}; or leave the id out"
-    )
-
-
-def _run_exists(run_id: RunId, listener: RunId | None = None) -> RunExists:
-    if listener is not None:
-        return RunExists(
-            f"what run {run_id} was to start from was told to run {listener} instead, and nothing "
-            f"was written now: look at that with `celeriac show {listener}`, or choose another id"
-        )
-    return RunExists(
-        f"run {run_id} exists already and was left as it is; choose another id, or look at "
-        f"it with `celeriac show {run_id}`"
-    )
-
-
 def _reason_to_wait(connection: Connection, new: NewRun) -> Phase | None:
     if new.start_at is not None:
         return Phase.WAITING_TIMER
@@ -403,46 +252,3 @@ def _reason_to_wait(connection: Connection, new: NewRun) -> Phase | None:
     if not has_live_worker(connection, new.agent, new.queue):
         return Phase.WAITING_WORKER
     return None
-
-
-def has_live_worker(connection: Connection, agent: str, queue: str) -> bool:
-    """Whether some worker believed to be alive has the agent and serves the queue."""
-    row = connection.exec_driver_sql(
-        "SELECT FROM celeriac.workers WHERE %s = ANY (agents) AND %s = ANY (queues)"
-        f" AND {IS_ALIVE} LIMIT 1",
-        (agent, queue),
-    ).fetchone()
-    return row is not None
-
-
-def register_agent(
-    connection: Connection, agent: str, agent_hash: str, definition: dict[str, JsonValue]
-) -> None:
-    """Record an agent's definition under its hash, as the latest one: it may come back when a
-    deploy is rolled back."""
-    connection.execute(
-        upsert(tables.agents)
-        .values(agent=agent, agent_hash=agent_hash, definition=definition)
-        .on_conflict_do_update(
-            index_elements=["agent", "agent_hash"],
-            set_={"registered_at": func.clock_timestamp()},
-        )
-    )
-
-
-def latest_definition(connection: Connection, agent: str) -> dict[str, JsonValue] | None:
-    """The agent's definition as a worker last registered it, or None if none ever did."""
-    row = connection.execute(
-        select(tables.agents.c.definition)
-        .where(tables.agents.c.agent == agent)
-        .order_by(tables.agents.c.registered_at.desc())
-        .limit(1)
-    ).first()
-    return None if row is None else row.definition
-
-
-def known_agents(connection: Connection) -> list[str]:
-    """The names of all agents any worker ever registered, in order."""
-    return list(
-        connection.scalars(select(tables.agents.c.agent).distinct().order_by(tables.agents.c.agent))
-    )

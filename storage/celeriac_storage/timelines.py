@@ -54,7 +54,7 @@ class Timeline:
 
 
 def read_timeline(connection: Connection, run_id: RunId, limit: int = EVENTS_SHOWN) -> Timeline:
-    """At most `limit` events. The run exists; in the transaction of `reading.read_run` all is of
+    """At most `limit` events. The run exists; in the transaction of `run_report.read_run` all is of
     the same moment."""
     last_seq, started_at, input_tokens, output_tokens = connection.exec_driver_sql(
         "SELECT last_event_seq, step_started_at, input_tokens_used, output_tokens_used"

@@ -3,14 +3,17 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import Connection
 
-from celeriac.ids import WorkerId, new_worker_id
+from celeriac.ids import RunId, TenantId, WorkerId, new_worker_id
+from celeriac.reports import Worker
 from celeriac.states import Phase
 from celeriac_storage import pauses
 
 APPLICATION_NAME_PREFIX = "celeriac:"
+DEPARTED_WORKERS_SHOWN = 100
 
 
 def application_name(worker_id: WorkerId) -> str:
@@ -81,6 +84,16 @@ HAS_LIVE_WORKER = f"EXISTS (SELECT FROM celeriac.workers WHERE {CAN_TAKE_RUN})"
 """Whether the run called `run` can be taken by somebody."""
 
 
+def has_live_worker(connection: Connection, agent: str, queue: str) -> bool:
+    """Whether some worker believed to be alive has the agent and serves the queue."""
+    row = connection.exec_driver_sql(
+        "SELECT FROM celeriac.workers WHERE %s = ANY (agents) AND %s = ANY (queues)"
+        f" AND {IS_ALIVE} LIMIT 1",
+        (agent, queue),
+    ).fetchone()
+    return row is not None
+
+
 def wake_waiting(connection: Connection) -> int:
     """Queue the runs that wait for a worker and now have one; how many there were."""
     woken = pauses.wake(
@@ -129,3 +142,29 @@ def stop(connection: Connection, worker_id: WorkerId) -> None:
         " WHERE worker_id = %s AND dead_at IS NULL AND stopped_at IS NULL",
         (worker_id,),
     )
+
+
+def list_workers(connection: Connection, tenant_id: TenantId | None = None) -> list[Worker]:
+    """Workers that live, and the ones that left last, each with the runs it holds, those of that
+    tenant if one is given; newest first."""
+    rows: Sequence[Any] = connection.exec_driver_sql(
+        f"""
+        SELECT worker_id, hostname, pid, {IS_ALIVE} AS alive, ARRAY(
+            SELECT run_id FROM celeriac.runs
+            WHERE runs.worker_id = workers.worker_id AND status = 'running'
+                AND tenant_id = coalesce(%s::text, tenant_id)
+            ORDER BY run_id
+        )
+        FROM celeriac.workers
+        WHERE {IS_ALIVE} OR worker_id IN (
+            SELECT worker_id FROM celeriac.workers WHERE NOT {IS_ALIVE}
+            ORDER BY started_at DESC LIMIT %s
+        )
+        ORDER BY alive DESC, started_at DESC
+        """,
+        (tenant_id, DEPARTED_WORKERS_SHOWN),
+    ).fetchall()
+    return [
+        Worker(WorkerId(worker_id), hostname, pid, alive, [RunId(run) for run in running])
+        for worker_id, hostname, pid, alive, running in rows
+    ]

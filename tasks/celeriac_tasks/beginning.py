@@ -22,7 +22,7 @@ from celeriac_storage.claims import Claim
 from celeriac_storage.dispatch import Due
 from celeriac_storage.entries import FIRST_CALL, NewEntry
 from celeriac_storage.entry_ids import entry_id
-from celeriac_storage.starting import NewRun, Parent
+from celeriac_storage.new_run import NewRun, Parent
 from celeriac_tasks import answering, approving, planning
 from celeriac_tasks.decision_tool import decision_tool
 from celeriac_tasks.delegating import use_of

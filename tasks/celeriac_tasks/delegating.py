@@ -23,7 +23,7 @@ from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.dispatch import Due
 from celeriac_storage.effects import Effect
-from celeriac_storage.starting import NewRun, Parent
+from celeriac_storage.new_run import NewRun, Parent
 from celeriac_storage.step_record import PlannedEffect
 from celeriac_tasks.batch import Batch
 from celeriac_tasks.loaded_agent import LoadedAgent

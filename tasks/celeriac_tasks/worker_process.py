@@ -21,7 +21,7 @@ from celeriac.ids import ClaimToken, RunId, WorkerId, new_claim_token, new_worke
 from celeriac.secrets import redact
 from celeriac.settings import Settings
 from celeriac.states import EffectState
-from celeriac_storage import claims, dispatch, lost_calls, resolving, starting
+from celeriac_storage import agents, claims, dispatch, lost_calls, resolving
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.lifeline import Lifeline, connect_timeout_seconds
@@ -124,7 +124,7 @@ class WorkerProcess:
         with self.database.begin() as connection:
             # In one order: two workers that start at once must not lock each other out.
             for name, loaded in sorted(self.agents.items(), key=itemgetter(0)):
-                starting.register_agent(
+                agents.register_agent(
                     connection, name, loaded.agent_hash, loaded.agent.definition()
                 )
         if self.database.is_pooled and self.settings.database_direct_url is None:

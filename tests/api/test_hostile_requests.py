@@ -202,7 +202,7 @@ def test_an_error_that_nobody_foresaw_tells_nothing_of_itself(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr("celeriac_api.runs.reading.list_runs", fail)
+    monkeypatch.setattr("celeriac_api.runs.run_list.list_runs", fail)
 
     answer = api.person().get("/v1/runs")
 

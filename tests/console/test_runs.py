@@ -17,7 +17,7 @@ from celeriac.ids import RunId
 from celeriac.reports import Event
 from celeriac.states import RunStatus
 from celeriac_api.console.words import EVENTS, event_words
-from celeriac_storage import reading
+from celeriac_storage import run_list
 from celeriac_storage.database import Database
 from tests.api.server import Api, key
 from tests.console.visitor import Visitor, Visitors
@@ -88,7 +88,7 @@ def test_the_api_searches_as_well(api: Api, desk: Desk) -> None:  # noqa: ARG001
 def test_a_search_that_takes_too_long_is_given_up(
     alice: Visitor, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "SEARCH_SECONDS", 0.05)
+    monkeypatch.setattr(run_list, "SEARCH_SECONDS", 0.05)
     with database.begin() as connection:
         connection.exec_driver_sql("LOCK TABLE celeriac.runs")
 

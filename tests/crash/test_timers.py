@@ -6,7 +6,7 @@ from celeriac.ids import UserId, new_run_id, new_thread_id
 from celeriac.schedule import NewSchedule
 from celeriac_storage import starting
 from celeriac_storage.health import SCHEDULER_APPLICATION_NAME
-from celeriac_storage.starting import NewRun
+from celeriac_storage.new_run import NewRun
 from tests.crash import family_agents as agents
 from tests.crash.agents import QUEUE
 from tests.crash.stack import DONE_SECONDS, Stack

@@ -12,7 +12,7 @@ from alembic.config import Config
 
 from celeriac.errors import SchemaMismatch
 from celeriac.ids import DEFAULT_TENANT, UserId
-from celeriac_storage import console_sessions, schema, starting
+from celeriac_storage import agents, console_sessions, schema
 from celeriac_storage.database import Database
 from celeriac_storage.schema import check_schema, migrate
 from celeriac_storage.tenancy import TenantDatabase, may_restrict
@@ -107,7 +107,7 @@ def test_a_run_is_started_and_followed_over_the_login_of_the_api(server_url: str
     owner, web = login(server_url, "celeriac_owner"), login(server_url, "celeriac_web")
     migrate(owner)
     with owner.begin() as connection:
-        starting.register_agent(connection, "talker", "hash", {})
+        agents.register_agent(connection, "talker", "hash", {})
 
     with serving(owner) as by_owner, serving(web) as api:
         alice = api.holder_of(by_owner.token("alice"))

@@ -32,8 +32,8 @@ from celeriac.scripted import ScriptedModel, say
 from celeriac.settings import load_settings
 from celeriac.states import RunStatus
 from celeriac_storage.admitting import MAX_INPUT_BYTES
+from celeriac_storage.agents import register_agent
 from celeriac_storage.database import Database, driver_url, libpq_url
-from celeriac_storage.starting import register_agent
 from celeriac_tasks.broker import Broker
 from celeriac_tasks.celery_app import make_app
 from tests.steps_by_hand import AGENT, Hand, definition

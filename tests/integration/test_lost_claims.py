@@ -22,7 +22,7 @@ from celeriac.states import Phase, RunStatus, StepKind
 from celeriac_storage import claims, dispatch, starting, steps
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
-from celeriac_storage.starting import NewRun, Started
+from celeriac_storage.new_run import NewRun, Started
 from celeriac_storage.step_record import Next, StepRecord
 from celeriac_tasks.celery_app import make_app
 from celeriac_tasks.step import take_step

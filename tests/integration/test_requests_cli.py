@@ -9,7 +9,7 @@ import pytest
 from celeriac.cli.words import waiting_for
 from celeriac.reports import RequestedCall
 from celeriac.states import RunStatus
-from celeriac_storage import starting
+from celeriac_storage import agents
 from celeriac_storage.database import Database
 from tests.integration.conftest import Cli
 from tests.steps_by_hand import definition
@@ -107,7 +107,7 @@ def test_run_on_busy_say_names_the_run_that_was_told(
     talk: Talk, cli: Cli, database: Database
 ) -> None:
     with database.begin() as connection:
-        starting.register_agent(connection, "talker", "hash-1", definition("talker"))
+        agents.register_agent(connection, "talker", "hash-1", definition("talker"))
     start = ["run", "talker", "--thread", "t1", "--on-busy", "say", "--json", "--input"]
     first = json.loads(cli(*start, '"hello"').stdout)
 

@@ -15,10 +15,10 @@ from celeriac.settings import load_settings
 from celeriac.states import Phase, RunStatus, StepKind
 from celeriac_scheduler.outlet import Outlet
 from celeriac_scheduler.redispatch import Redispatch
-from celeriac_storage import starting, steps, threads, waking, workers
+from celeriac_storage import agents, starting, steps, threads, waking, workers
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database, libpq_url
-from celeriac_storage.starting import NewRun, Started
+from celeriac_storage.new_run import NewRun, Started
 from celeriac_storage.step_record import Next, StepRecord
 from celeriac_tasks.broker import Broker
 from celeriac_tasks.celery_app import make_app
@@ -414,7 +414,7 @@ def test_a_run_without_a_worker_for_its_agent_says_so(database: Database) -> Non
     assert start(database, new) == WAITS_FOR_WORKER
 
     with database.connect() as connection:
-        assert not starting.has_live_worker(connection, AGENT, "celeriac")
+        assert not workers.has_live_worker(connection, AGENT, "celeriac")
 
 
 @pytest.mark.parametrize(
@@ -477,10 +477,10 @@ def test_a_definition_that_is_registered_again_is_the_latest(hand: Hand) -> None
     """As when a deploy is rolled back: what is started then is judged by what the workers have."""
     for agent_hash, queue in [("v1", "old"), ("v2", "new"), ("v1", "old")]:
         with hand.database.connect() as connection:
-            starting.register_agent(connection, AGENT, agent_hash, {"queue": queue})
+            agents.register_agent(connection, AGENT, agent_hash, {"queue": queue})
 
         with hand.database.connect() as connection:
-            assert starting.latest_definition(connection, AGENT) == {"queue": queue}
+            assert agents.latest_definition(connection, AGENT) == {"queue": queue}
 
 
 def test_a_start_that_is_told_to_a_run_of_one_thread_starts_none_in_another_at_once(

@@ -22,7 +22,7 @@ from celeriac_api.models.calls import ResolveCall
 from celeriac_api.models.runs import Message, SentEvent
 from celeriac_api.pages import Cursor
 from celeriac_api.streaming import routes as streaming
-from celeriac_storage import plans, reading, timelines, workflow_log
+from celeriac_storage import plans, run_report, timelines, workflow_log
 
 router = APIRouter(prefix="/runs", route_class=PageRoute)
 
@@ -74,7 +74,7 @@ def run_page(
 ) -> Response:
     run = visible_run(request, run_id, "show_run")
     with service_of(request).tenant(caller.tenant_id).begin() as connection:
-        report = reading.read_run(connection, run)
+        report = run_report.read_run(connection, run)
         limit = ALL_EVENTS if history == "all" else timelines.EVENTS_SHOWN
         told = timelines.read_timeline(connection, run, limit)
         latest = workflow_log.generation_of(connection, run)

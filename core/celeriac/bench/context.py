@@ -18,9 +18,9 @@ from celeriac.context_policy import ContextPolicy
 from celeriac.ids import RunId, ThreadId, WorkerId, new_run_id, new_thread_id, new_worker_id
 from celeriac.prompt import prompt_body
 from celeriac.selection import select
-from celeriac_storage import claims, measuring_memory, starting, workers
+from celeriac_storage import agents, claims, measuring_memory, starting, workers
 from celeriac_storage.claims import Claim
-from celeriac_storage.starting import NewRun
+from celeriac_storage.new_run import NewRun
 from celeriac_storage.workers import WorkerInfo
 from celeriac_tasks.lookback import Log, load_end
 
@@ -37,7 +37,7 @@ def measure_contexts(connection: Connection, samples: int) -> Iterator[dict[str,
     Needs a transaction, to be rolled back."""
     times = min(samples, MOST_TIMES)
     worker_id = new_worker_id()
-    starting.register_agent(connection, AGENT, "bench", {"name": AGENT})
+    agents.register_agent(connection, AGENT, "bench", {"name": AGENT})
     info = WorkerInfo(worker_id, "localhost", os.getpid(), "solo", [AGENT], ["celeriac"])
     workers.register(connection, info, lease_seconds=3600, has_lifeline=False)
     for where, is_earlier in PLACES.items():

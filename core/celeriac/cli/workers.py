@@ -10,7 +10,7 @@ from celeriac.cli.output import AsJson, print_json, print_table
 if TYPE_CHECKING:
     from celeriac.agent import Agent
     from celeriac.settings import Settings
-    from celeriac_storage.reading import KnownAgent
+    from celeriac_storage.agents import KnownAgent
 
 
 def workers(context: typer.Context, as_json: AsJson = False) -> None:
@@ -73,8 +73,8 @@ def _agents_here(settings: "Settings") -> "dict[str, Agent]":
 
 
 def _agents_there(settings: "Settings") -> "dict[str, KnownAgent]":
+    from celeriac_storage.agents import list_known_agents
     from celeriac_storage.database import Database
-    from celeriac_storage.reading import list_known_agents
     from celeriac_storage.schema import check_schema
 
     database = Database(database_url(settings), connections=1)

@@ -26,7 +26,7 @@ from celeriac.client.named import run_named, tenant_or_default
 from celeriac.client.vigil import Vigil
 from celeriac.errors import InvalidInput
 from celeriac.reports import Event, Run, Worker
-from celeriac_storage import reading
+from celeriac_storage import workers
 
 if TYPE_CHECKING:
     from celeriac.client.over_http.blocking import HttpDesk
@@ -200,7 +200,7 @@ class Client:
             raise InvalidInput(
                 "workers serve all tenants, so the API does not tell of them; use the database"
             )
-        return self._desk.read(reading.list_workers)
+        return self._desk.read(workers.list_workers)
 
     def _answer(self, ask: Ask[Answer]) -> Answer:
         return self._desk.answer(ask)

@@ -10,7 +10,7 @@ from celeriac.ids import RunId
 from celeriac.replay import Difference, Replay
 from celeriac.reports import Run, RunLine, Started, Wait
 from celeriac.states import RunStatus
-from celeriac_storage import reading, stages
+from celeriac_storage import reading, run_list, stages
 
 if TYPE_CHECKING:
     from celeriac.client.database import DatabaseDesk
@@ -37,7 +37,7 @@ def list_runs(
 
     def in_database(desk: "DatabaseDesk") -> list[RunLine]:
         return desk.read(
-            lambda connection: reading.list_runs(
+            lambda connection: run_list.list_runs(
                 connection,
                 tenant_id=desk.tenant_id,
                 status=status,

@@ -28,7 +28,7 @@ from celeriac.schemas import strict_json
 from celeriac.states import RunStatus
 from celeriac_storage import starting
 from celeriac_storage.database import sqlstate
-from celeriac_storage.starting import OnBusy
+from celeriac_storage.new_run import OnBusy
 from celeriac_storage.tenancy import Transactions
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from celeriac.client.over_http.request import get, one, pages
 from celeriac.errors import UnknownThread
 from celeriac.ids import ThreadId, is_id
 from celeriac.reports import Thread, ThreadLine
-from celeriac_storage import conversations, reading
+from celeriac_storage import conversations
 
 if TYPE_CHECKING:
     from celeriac.client.database import DatabaseDesk
@@ -40,7 +40,7 @@ def get_thread(thread_id: str) -> Ask[Thread]:
     thread = ThreadId(thread_id)
     return Ask(
         lambda desk: desk.read(
-            lambda connection: reading.read_thread(connection, desk.tenant_id, thread)
+            lambda connection: conversations.read_thread(connection, desk.tenant_id, thread)
         ),
         lambda: one(get(f"/v1/threads/{thread}"), reader(Thread)),
     )

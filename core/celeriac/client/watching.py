@@ -12,7 +12,7 @@ from celeriac.errors import DatabaseUnavailable
 from celeriac.ids import RunId, TenantId
 from celeriac.reports import Event, Run
 from celeriac.states import RunStatus
-from celeriac_storage import reading
+from celeriac_storage import reading, run_report
 from celeriac_storage.database import Database
 from celeriac_storage.ownership import require_tenant
 from celeriac_storage.reading import Position
@@ -41,7 +41,7 @@ class Watching:
         self._look(partial(require_tenant, tenant_id=self._tenant_id, run_id=run_id))
 
     def run(self, run_id: RunId) -> Run:
-        return self._look(partial(reading.read_run, run_id=run_id), is_snapshot=True)
+        return self._look(partial(run_report.read_run, run_id=run_id), is_snapshot=True)
 
     def position(self, run_id: RunId) -> Position:
         return self._look(partial(reading.read_position, run_id=run_id))

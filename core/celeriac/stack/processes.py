@@ -14,7 +14,7 @@ from celeriac.stack.ports import LOOPBACK
 from celeriac.stack.service import Program
 from celeriac_storage.database import Database
 from celeriac_storage.health import read_crew, scheduler_silence_seconds
-from celeriac_storage.reading import list_workers
+from celeriac_storage.workers import list_workers
 
 SCHEDULER = "scheduler"
 FLOWER = "flower"
