@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 from sqlalchemy import text
 
@@ -34,4 +35,22 @@ def fragile(ctx: ToolContext, label: str) -> str:
     return label
 
 
-runner = PlanRunner("plans", [look_and_die, tally_and_die, meet, fragile], queue=QUEUE)
+@tool(effect="none")
+def linger(ctx: ToolContext, label: str) -> str:
+    """Take long enough for others to begin."""
+    with _noted(ctx):
+        time.sleep(0.2)
+    return label
+
+
+@tool(effect="none", exclusive=True)
+def linger_alone(ctx: ToolContext, label: str) -> str:
+    """The same, while nobody else may."""
+    with _noted(ctx):
+        time.sleep(0.2)
+    return label
+
+
+runner = PlanRunner(
+    "plans", [look_and_die, tally_and_die, meet, fragile, linger, linger_alone], queue=QUEUE
+)

@@ -132,6 +132,37 @@ def test_three_siblings_overlap_in_time_on_two_workers(
     assert stack.violations() == []
 
 
+# features: 004-29
+@pytest.mark.parametrize("interval", INTERVALS)
+def test_an_exclusive_step_overlaps_no_other_on_any_worker(
+    stack: Stack, interval: CheckpointInterval
+) -> None:
+    stack.start_scheduler()
+    stack.processes.start_workers(2, agents.__name__, slots=2)
+    tools = {"a": "linger", "b": "linger_alone", "c": "linger", "d": "linger_alone"}
+    steps = [PlanStep(id_, tool=tool, arguments={"label": id_}) for id_, tool in tools.items()]
+
+    run = completed(
+        stack, stack.client.start_plan(Plan(steps, checkpoint_interval=interval)).run_id
+    )
+
+    overlaps = stack.query(
+        """
+        WITH calls AS (
+            SELECT label, name, step.started_at, committed_at FROM celeriac.activities
+            JOIN celeriac.checkpoints AS step ON step.run_id = made_by
+            WHERE activities.run_id = %s)
+        SELECT one.label, other.label FROM calls AS one JOIN calls AS other
+            ON one.label <> other.label AND one.name = 'linger_alone'
+            AND one.started_at < other.committed_at AND other.started_at < one.committed_at
+        """,
+        run.run_id,
+    )
+    assert overlaps == []
+    assert begun(stack, run.run_id) == dict.fromkeys(tools, 1)
+    assert stack.violations() == []
+
+
 @pytest.mark.parametrize("interval", INTERVALS)
 @pytest.mark.parametrize("dying", [None, "d"])
 def test_a_failed_plan_goes_on_after_a_fix_and_a_kill(

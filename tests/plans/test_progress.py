@@ -93,6 +93,24 @@ def test_the_same_ends_in_the_same_order_start_the_same(plan: Plan, data: st.Dat
     assert played(plan, lambda _: next(again), failing.__contains__)[1] == started
 
 
+# features: 004-29
+@given(plans(on_failure=on_failures), st.data())
+def test_an_exclusive_step_runs_alone(plan: Plan, data: st.DataObject) -> None:
+    ids = sorted(plan.needs)
+    alone, failing = (data.draw(st.sets(st.sampled_from(ids))) for _ in range(2))
+    steps = [replace(step, tool="lock") if step.id in alone else step for step in plan.steps]
+    plan = replace(plan, steps=steps)
+
+    def choose(running: list[str]) -> str:
+        assert len(running) == 1 or not alone & {*running}
+        return data.draw(st.sampled_from(running))
+
+    progress, _ = played(plan, choose, failing.__contains__, Progress(plan, {"lock"}))
+
+    left = {StepState.WAITING, StepState.RUNNING} & {*progress.states.values()}
+    assert not left
+
+
 def test_siblings_of_a_failed_step_go_on_to_their_end() -> None:
     progress = Progress(Plan([*DIAMOND, PlanStep("e", tool="work", needs=["c"])]))
     progress.due()

@@ -31,6 +31,12 @@ def untyped(value: Any) -> Any:
     raise NotImplementedError
 
 
+@tool(effect="none", exclusive=True)
+def lock(number: int = 0) -> str:
+    """Work, while nobody else does."""
+    raise NotImplementedError
+
+
 writer = Agent("writer", "openai:gpt-5", input=str)
 RUNNER = PlanRunner("plans", [work, untyped], [writer], model="openai:gpt-5")
 
@@ -122,6 +128,44 @@ def test_what_does_not_need_the_failed_step_goes_on() -> None:
     log.end("d", "done")
 
     assert "Not begun: c." in failure_of(log)
+
+
+# features: 004-29
+@pytest.mark.parametrize("interval", ["per_step", "per_layer"])
+def test_an_exclusive_step_is_asked_for_when_nothing_else_goes_on(interval: Any) -> None:
+    runner = PlanRunner("plans", [work, lock])
+    steps = [
+        PlanStep("a", tool="work"),
+        PlanStep("b", tool="lock"),
+        PlanStep("c", tool="work"),
+        PlanStep("d", tool="lock", needs=["a"]),
+    ]
+    log = Log(runner, Plan(steps, checkpoint_interval=interval).to_json())
+
+    together = []
+    while log.turn.end is None:
+        together.append(sorted(log.open))
+        log.end(together[-1][0], "done")
+
+    assert together == [["a", "c"], ["c"], ["b"], ["d"]]
+    assert end_of(log)[0] is EndKind.COMPLETED
+
+
+def test_what_waited_for_an_exclusive_step_begins_though_that_is_refused() -> None:
+    runner = PlanRunner("plans", [untyped, work, lock])
+    number: dict[str, JsonValue] = {"number": result_of("first")}
+    steps = [
+        PlanStep("first", tool="untyped", arguments={"value": 1}),
+        PlanStep("then", tool="lock", arguments=number, needs=["first"], on_failure="skip"),
+        PlanStep("last", tool="lock", needs=["first"]),
+    ]
+    log = Log(runner, Plan(steps, checkpoint_interval="per_layer").to_json())
+
+    log.end("first", "no number")
+    assert list(log.open) == ["last"]
+    log.end("last", "done")
+
+    assert end_of(log) == (EndKind.COMPLETED, {"last": "done"})
 
 
 def test_all_kinds_of_steps_are_asked_for() -> None:

@@ -15,7 +15,7 @@ from celeriac.plan.references import filled
 
 
 class StepState(StrEnum):
-    WAITING = "waiting"  # for steps that it needs, or in the same layer
+    WAITING = "waiting"  # for steps that it needs, in the same layer, or that overlap with none
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -24,7 +24,9 @@ class StepState(StrEnum):
 
 
 class Progress:
-    def __init__(self, plan: Plan) -> None:
+    """`exclusive` are the tools whose steps run alone."""
+
+    def __init__(self, plan: Plan, exclusive: Collection[str] = ()) -> None:
         self.plan = plan
         self.states = {step.id: StepState.WAITING for step in plan.steps}
         self.results: dict[str, JsonValue] = {}
@@ -35,19 +37,23 @@ class Progress:
         self._missing = {step.id: len(step.needs) for step in plan.steps}
         self._ready = [step.id for step in plan.steps if not step.needs]
         self._running = 0
+        self._exclusive = {step.id for step in plan.steps if step.tool in exclusive}
 
     def due(self) -> list[PlanStep]:
         """The steps to start now, which count as running from here on; in the order of the plan.
 
         A step whose arguments cannot be made of the results has failed instead.
         """
-        if self.plan.checkpoint_interval == "per_layer" and self._running:
+        if self._running and (self.plan.checkpoint_interval == "per_layer" or self._is_alone):
             return []
         ready, self._ready = sorted(self._ready, key=self._places.__getitem__), []
         due: list[PlanStep] = []
         for step_id in ready:
             if self.states[step_id] is not StepState.WAITING:
                 continue  # one before it has failed, and stopped all
+            if self._is_alone or (step_id in self._exclusive and self._running):
+                self._ready.append(step_id)
+                continue
             try:
                 self.arguments(step_id)
             except InvalidInput as error:
@@ -101,6 +107,11 @@ class Progress:
             for step_id, result in self.results.items()
             if not self._dependents[step_id]
         }
+
+    @property
+    def _is_alone(self) -> bool:
+        """A step runs that overlaps with no other."""
+        return any(self.states[step_id] is StepState.RUNNING for step_id in self._exclusive)
 
     def _end(self, step_id: str) -> None:
         assert self.states[step_id] is StepState.RUNNING, f"{step_id} does not run"

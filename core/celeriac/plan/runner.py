@@ -3,7 +3,7 @@
 research = PlanRunner("research", tools=[search, compare], agents=[writer])
 """
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final, cast
@@ -47,9 +47,11 @@ class PlanRunner(Workflow[Any]):
         agents: Sequence[Agent] = (),
         **options: Any,
     ) -> None:
+        exclusive = {tool.name for tool in tools if tool.flags.exclusive}
+
         async def execute(ctx: WorkflowContext, plan: Plan) -> Any:
             """Do the steps of a plan, each after those that it needs."""
-            return await _Execution(ctx, plan).result()
+            return await _Execution(ctx, plan, exclusive).result()
 
         self.means: Final = Means(
             {tool.name: _mean_of_tool(tool) for tool in tools},
@@ -111,10 +113,10 @@ class PlanRunner(Workflow[Any]):
 class _Execution:
     """One plan on its way: it asks `Progress` what is due, and the context for that."""
 
-    def __init__(self, ctx: WorkflowContext, plan: Plan) -> None:
+    def __init__(self, ctx: WorkflowContext, plan: Plan, exclusive: Collection[str]) -> None:
         self._ctx = ctx
         self._plan = plan
-        self._progress = Progress(plan)
+        self._progress = Progress(plan, exclusive)
 
     async def result(self) -> JsonValue:
         for step_id in cast("list[str]", self._ctx.value(KEPT, [])):
@@ -148,13 +150,15 @@ class _Execution:
 
     def _due(self) -> list[tuple[PlanStep, Promise[Any]]]:
         begun: list[tuple[PlanStep, Promise[Any]]] = []
-        for step in self._progress.due():
-            try:
-                begun.append((step, self._ask(step)))
-            except InvalidInput as refused:
-                error: dict[str, JsonValue] = {"kind": "refused", "message": str(refused)}
-                self._ctx.value(refused_name(step.id), error, label=step.id)
-                self._progress.failed(step.id, error)
+        # Where none of them could begin, others may have waited for one that would run alone.
+        while not begun and (due := self._progress.due()):
+            for step in due:
+                try:
+                    begun.append((step, self._ask(step)))
+                except InvalidInput as refused:
+                    error: dict[str, JsonValue] = {"kind": "refused", "message": str(refused)}
+                    self._ctx.value(refused_name(step.id), error, label=step.id)
+                    self._progress.failed(step.id, error)
         return begun
 
     def _ask(self, step: PlanStep) -> Promise[Any]:
