@@ -10,7 +10,8 @@ import os
 import secrets
 import tempfile
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -73,7 +74,10 @@ class EmbeddedServers:
         with self._starting:
             if self._servers is not None:
                 self._servers.stop()
-                remove(self._servers.folder.path)
+                with _looking_for_folders():
+                    # Another run may have taken it since.
+                    if not is_running(self._servers.folder.path):
+                        remove(self._servers.folder.path)
         self._listener.close()
 
     def _answer(self) -> None:
@@ -99,10 +103,17 @@ def _start(give_up: threading.Event) -> Servers:
     """
     FOLDER.mkdir(exist_ok=True)
     FOLDER.chmod(0o711)
-    with (FOLDER / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # from looking for a folder until it is held
+    with _looking_for_folders():
         data = next(FOLDER / str(n) for n in count() if not is_running(FOLDER / str(n)))
         remove(data)
         servers = Servers(data)
         servers.start(give_up)
         return servers
+
+
+@contextmanager
+def _looking_for_folders() -> Iterator[None]:
+    """One test run at a time, from a look at whether a folder is used until that is acted upon."""
+    with (FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
