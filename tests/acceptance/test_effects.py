@@ -145,7 +145,7 @@ def test_a_call_that_certainly_did_nothing_is_sent_again_under_the_same_key(shop
     shop.assert_done_once(run)
 
 
-# features: 003-02
+# features: 003-02, 003-11
 def test_a_call_whose_arguments_make_no_sense_is_never_made(terminal: Terminal) -> None:
     terminal.open()
 

@@ -151,6 +151,7 @@ def test_workers_that_slept_through_a_restart_of_redis_take_steps_again(
     assert all(worker.is_running for worker in workers), "and not because they were started anew"
 
 
+# features: 003-11
 def test_a_broker_that_is_away_for_three_seconds_delays_runs_and_loses_none(
     own_stack: Stack, own_redis: RedisServer
 ) -> None:

@@ -2,7 +2,7 @@
 copies are made, and in each the run is recovered by a worker of its own.
 """
 
-# features: 004-08, 004-21
+# features: 004-21
 import re
 from contextlib import ExitStack
 

@@ -432,6 +432,7 @@ def test_a_refusal_is_tried_again_as_the_tools_policy_says(
 def test_a_refusal_that_stays_is_told_to_the_model(
     make_worker: MakeWorker, ledger: Ledger, database: Database
 ) -> None:
+    # features: 003-11
     ledger.refusals = 1000
     worker = make_worker(order_tool(ledger, retry=Retry(attempts=3, on=(Refused,))))
 
