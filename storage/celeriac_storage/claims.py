@@ -31,6 +31,9 @@ from celeriac_storage.budget_limits import HAS_BUDGETS
 from celeriac_storage.database import fetch_row
 from celeriac_storage.requests import cancel_as_asked
 
+CHECKPOINT_SCHEMA_VERSION = 1
+"""Of the checkpoints that this code writes. It reads no newer ones: their runs stay queued."""
+
 STRIKES_BEFORE_ISOLATION = 2
 """After so many strikes a run is claimed only by a worker with nothing else running."""
 
@@ -111,8 +114,14 @@ UPDATE celeriac.runs AS run SET
         + make_interval(secs => (%(deadlines)s::jsonb ->> agent)::double precision),
     started_at = coalesce(started_at, clock_timestamp())
 FROM (SELECT set_config('synchronous_commit', 'off', true)) AS unsynced
+LEFT JOIN (
+    SELECT state, schema_version FROM celeriac.checkpoints
+    WHERE run_id = %(run_id)s AND step = %(step)s - 1
+) AS last ON true
 WHERE run_id = %(run_id)s AND step = %(step)s AND status = 'queued'
     AND %(deadlines)s::jsonb ? agent AND (strikes < %(isolation)s OR %(is_alone)s)
+    -- What newer code has left may mean something else here.
+    AND coalesce(last.schema_version, 0) <= %(schema_version)s
     -- What a dead worker claimed would be taken from it again at once, with a strike.
     AND EXISTS (
         SELECT FROM celeriac.workers
@@ -120,9 +129,7 @@ WHERE run_id = %(run_id)s AND step = %(step)s AND status = 'queued'
     )
 RETURNING
     epoch, phase, agent, agent_hash, tenant_id, user_id, thread_id, thread_position, queue,
-    (SELECT state FROM celeriac.checkpoints AS last
-        WHERE last.run_id = run.run_id AND last.step = run.step - 1),
-    message_count, {_REQUESTS}, failed_thinks,
+    state, message_count, {_REQUESTS}, failed_thinks,
     tool_calls_used, input_tokens_used, output_tokens_used, limits,
     CASE WHEN run.step = 0 THEN input END, started_at + waited, step_started_at,
     kind, deadline_at, parent_call_id IS NOT NULL, depth, parent_run_id,
@@ -143,8 +150,9 @@ def claim(
     is_alone: bool,
     token: ClaimToken | None = None,
 ) -> Claim | None:
-    """Claim exactly this step if it is queued; None if it is not, which drops a stale message, and
-    for a worker that is not registered, was declared dead or has left.
+    """Claim exactly this step if it is queued; None if it is not, which drops a stale message, for
+    a worker that is not registered, was declared dead or has left, and if newer code left the
+    latest checkpoint.
 
     `deadlines` has the agents of this worker, each with the seconds that one of its steps may take.
     `is_alone` says that this worker runs nothing else, which a run with strikes asks for. A worker
@@ -162,6 +170,7 @@ def claim(
             "step": step,
             "isolation": STRIKES_BEFORE_ISOLATION,
             "is_alone": is_alone,
+            "schema_version": CHECKPOINT_SCHEMA_VERSION,
         },
     )
     if row is None:
@@ -224,14 +233,20 @@ class Unclaimed:
     is_queued_here: bool  # queued at exactly this step
     needs_isolation: bool
     agent: str
+    newer_schema: int | None = None  # of the latest checkpoint, if this code cannot read it
 
 
 def why_unclaimed(connection: Connection, run_id: RunId, step: int) -> Unclaimed | None:
     """What stands in the way of a claim, or None if there is no such run."""
     row = connection.exec_driver_sql(
-        "SELECT status = 'queued' AND step = %s, strikes >= %s, agent"
-        " FROM celeriac.runs WHERE run_id = %s",
-        (step, STRIKES_BEFORE_ISOLATION, run_id),
+        """
+        SELECT status = 'queued' AND step = %s, strikes >= %s, agent,
+            (SELECT schema_version FROM celeriac.checkpoints AS last
+                WHERE last.run_id = run.run_id AND last.step = run.step - 1
+                    AND schema_version > %s)
+        FROM celeriac.runs AS run WHERE run_id = %s
+        """,
+        (step, STRIKES_BEFORE_ISOLATION, CHECKPOINT_SCHEMA_VERSION, run_id),
     ).fetchone()
     return None if row is None else Unclaimed(*row)
 

@@ -14,7 +14,7 @@ from celeriac.codec import JsonValue, dumps
 from celeriac.states import EffectState, Phase, RunStatus
 from celeriac_storage import children
 from celeriac_storage.budgets import settle, settle_parameters
-from celeriac_storage.claims import Claim, refusal
+from celeriac_storage.claims import CHECKPOINT_SCHEMA_VERSION, Claim, refusal
 from celeriac_storage.database import fetch_row
 from celeriac_storage.step_record import (
     Committed,
@@ -28,8 +28,6 @@ from celeriac_storage.step_record import (
 )
 from celeriac_storage.step_statement import statement
 from celeriac_storage.threads import wake_next_of_thread
-
-CHECKPOINT_SCHEMA_VERSION = 1
 
 FENCE = "claim_token = %(token)s"
 

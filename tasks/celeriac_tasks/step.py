@@ -43,6 +43,14 @@ def take_step(worker: WorkerProcess, run_id: RunId, step: int) -> None:
         obstacle = claims.why_unclaimed(connection, run_id, step)
         if obstacle is None or not obstacle.is_queued_here:
             return  # a duplicate or a message from the past
+        if obstacle.newer_schema is not None:
+            logger.warning(
+                "run %s: step %s goes on from a checkpoint of schema %s, and this code reads %s at "
+                "most: it is for a worker with newer code, and nothing was changed",
+                run_id, step, obstacle.newer_schema, claims.CHECKPOINT_SCHEMA_VERSION,
+            )  # fmt: skip
+            dispatch.pass_on(connection, run_id, step)
+            return
         if obstacle.agent not in worker.agents or not obstacle.needs_isolation:
             # The agent is not here, this worker was declared dead and does not know it yet, or a
             # step that has to be alone keeps this one out.

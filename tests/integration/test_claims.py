@@ -12,7 +12,7 @@ from celeriac.codec import JsonValue
 from celeriac.errors import Fenced
 from celeriac.ids import RunId, ThreadId, WorkerId, new_run_id
 from celeriac.states import Phase, RunStatus, StepKind
-from celeriac_storage import claims, effects
+from celeriac_storage import claims, effects, steps
 from celeriac_storage.claims import (
     STRIKES_BEFORE_ATTENTION,
     STRIKES_BEFORE_ISOLATION,
@@ -221,6 +221,26 @@ def test_a_worker_without_the_agent_leaves_the_step_queued(hand: Hand) -> None:
     assert why_unclaimed(hand, run_id) == Unclaimed(
         is_queued_here=True, needs_isolation=False, agent=AGENT
     )
+
+
+def test_what_newer_code_has_left_is_not_gone_on_from(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # features: 000-40 (a newer row)
+    run_id = hand.start()
+    ours = claims.CHECKPOINT_SCHEMA_VERSION
+    monkeypatch.setattr(steps, "CHECKPOINT_SCHEMA_VERSION", ours + 1)
+    hand.ask_for_calls(run_id)
+    before = hand.row(run_id)
+
+    assert claim(hand, run_id, 1) is None
+
+    assert hand.row(run_id) == before
+    assert why_unclaimed(hand, run_id, 1) == Unclaimed(
+        is_queued_here=True, needs_isolation=False, agent=AGENT, newer_schema=ours + 1
+    )
+    monkeypatch.setattr(claims, "CHECKPOINT_SCHEMA_VERSION", ours + 1)
+    assert claim(hand, run_id, 1) is not None, "newer code goes on from it"
 
 
 def test_each_claim_has_a_token_and_an_epoch_of_its_own(hand: Hand) -> None:

@@ -288,6 +288,28 @@ def test_a_step_goes_round_among_workers_without_its_agent_only_once(
     assert row(database, run_id).status == "queued"
 
 
+# features: 000-40 (a newer row)
+def test_a_step_that_goes_on_from_newer_code_is_left_to_workers_that_have_it(
+    database: Database, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent("clerk", ScriptedModel([call("nothing"), say("done")]), tools=[nothing])
+    worker = make_worker(agent)
+    run_id = started(database)
+    newer = claims.CHECKPOINT_SCHEMA_VERSION + 1
+    monkeypatch.setattr(steps, "CHECKPOINT_SCHEMA_VERSION", newer)
+    take_step(worker, run_id, 0)
+
+    take_step(worker, run_id, 1)
+
+    left = row(database, run_id)
+    assert (left.status, left.step, left.epoch, left.strikes) == ("queued", 1, 1, 0)
+    assert left.published_at is None, "the scheduler publishes it for others"
+    monkeypatch.setattr(claims, "CHECKPOINT_SCHEMA_VERSION", newer)
+    for step in (1, 2):
+        take_step(worker, run_id, step)
+    assert row(database, run_id).status == "completed"
+
+
 def test_a_step_that_came_to_a_worker_declared_dead_is_published_again_at_once(
     database: Database, make_worker: MakeWorker
 ) -> None:

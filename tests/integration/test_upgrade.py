@@ -1,6 +1,6 @@
 """What older code has left is as good after an upgrade: each row, and what can be done with it."""
 
-# features: 004-60
+# features: 000-40, 004-60
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
