@@ -1,8 +1,10 @@
 """The broker forgets, goes away, or comes back with what it knew long ago. No run may notice."""
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -10,8 +12,10 @@ from kombu import Connection as BrokerConnection
 from kombu import Queue
 
 from celeriac.ids import DEFAULT_QUEUE
+from celeriac.settings import load_settings
 from celeriac.states import Phase, RunStatus
 from celeriac_storage.database import Database
+from celeriac_tasks.celery_app import STEP_TASK, make_app
 from tests.crash.nursery import Nursery
 from tests.crash.servers import RedisServer, redis_server
 from tests.crash.stack import Stack, started_processes
@@ -174,3 +178,34 @@ def test_a_broker_that_is_away_for_three_seconds_delays_runs_and_loses_none(
         assert run.epoch <= len(run.steps) + run.deaths + 1  # retried: one attempt failed
     assert own_stack.verdicts() == []
     assert own_stack.violations() == []
+
+
+class Explosive:
+    """Made again by whoever unpickles it: a folder of that name."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+# features: 000-40 (a pickled message)
+@pytest.mark.parametrize("broker", ["redis", "amqp"])
+def test_a_message_that_would_run_code_is_thrown_away_and_the_worker_goes_on(
+    stack: Stack, tmp_path: Path
+) -> None:
+    stack.start_scheduler()
+    worker = stack.start_worker()
+    exploded = tmp_path / "exploded"
+    app = make_app(load_settings(broker_url=stack.broker.url, queues=stack.broker.queue))
+
+    for arguments in ([Explosive(exploded), 0], ["r1", Explosive(exploded)]):
+        app.send_task(STEP_TASK, args=arguments, serializer="pickle", queue=stack.broker.queue)
+    app.close()
+    run = stack.completed(stack.start("counter"))
+
+    assert stack.tally(run.run_id) == ["one", "three"]
+    assert not exploded.exists()
+    assert worker.is_running
+    assert stack.violations() == []

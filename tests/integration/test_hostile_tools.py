@@ -16,7 +16,7 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from celeriac import Agent, Client, ToolContext, tool
-from celeriac.codec import dumps
+from celeriac.codec import JsonValue, dumps
 from celeriac.ids import call_id
 from celeriac.scripted import ScriptedModel, ToolCall, Turn, call
 from celeriac.secrets import forget_cached_secrets, register_secret
@@ -349,6 +349,33 @@ def test_a_step_whose_own_session_ends_in_the_tool_is_given_back(
     assert len(calls) == 2
     assert (worker.row(run_id).status, worker.effect(run_id).state) == ("completed", "committed")
     assert worker.quantity() == 9
+
+
+# A result that names code -----------------------------------------------------------------------
+
+NAMES_CODE: JsonValue = {
+    "py/object": "os._Environ",
+    "py/reduce": [{"py/function": "os._exit"}, {"py/tuple": [3]}],
+    "__reduce__": ["os._exit", [3]],
+    "__class__": "subprocess.Popen",
+    "!!python/object/apply:os._exit": [3],
+    "pickle": "gASVHwAAAAAAAACMBXBvc2l4lIwFX2V4aXSUk5RLA4WUUpQu",  # os._exit(3)
+}
+
+
+# features: 000-40 (a payload with the tags of serializers)
+def test_what_names_code_in_a_result_is_data(workers: Callable[..., Worker]) -> None:
+    @tool(effect="none")
+    def fetch() -> JsonValue:
+        """Read a page."""
+        return NAMES_CODE
+
+    worker = workers(agent_that_calls(fetch))
+
+    run_id = worker.run("clerk")
+
+    assert worker.effect(run_id).result == NAMES_CODE
+    assert worker.row(run_id).status == "completed"
 
 
 # Arguments with a secret ------------------------------------------------------------------------
