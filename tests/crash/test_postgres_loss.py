@@ -15,6 +15,23 @@ from tests.crash.servers import PostgresCluster, postgres_cluster
 from tests.crash.stack import Stack
 from tests.waiting import eventually
 
+SLOW_COMMIT = """
+CREATE FUNCTION crash.wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    WHILE NOT EXISTS (SELECT FROM crash.open_gates WHERE gate = 'commit') LOOP
+        PERFORM pg_sleep(0.2);
+    END LOOP;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON celeriac.checkpoints
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION crash.wait_at_commit()
+"""
+COMMITTING = """
+SELECT pid FROM pg_stat_activity JOIN pg_locks USING (pid)
+WHERE relation = 'celeriac.checkpoints'::regclass AND mode = 'RowExclusiveLock'
+    AND wait_event IN ('PgSleep', 'SyncRep')
+"""
+
 
 @pytest.fixture
 def cluster() -> Iterator[PostgresCluster]:
@@ -109,6 +126,42 @@ def test_a_server_killed_during_commits_loses_and_doubles_no_step(
         assert stack.tally(run_id) == ["one", "three"]
     assert stack.verdicts() == []
     assert stack.violations() == []
+
+
+# features: 002-10
+@pytest.mark.parametrize("is_written", [False, True], ids=["before it is written", "after that"])
+def test_a_backend_killed_in_the_middle_of_a_commit_leaves_the_step_whole_or_not_at_all(
+    stack: Stack, cluster: PostgresCluster, is_written: bool
+) -> None:
+    stack.start_scheduler()
+    stack.start_worker()
+    run_id = stack.start("waiter")
+    stack.wait_for_call(run_id, "wait_at")
+    before = stack.run(run_id)
+    with psycopg.connect(cluster.url, autocommit=True) as admin:
+        if is_written:  # and flushed: now it waits for a standby that will never answer
+            admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nowhere'")
+            admin.execute("SELECT pg_reload_conf()")
+        else:
+            admin.execute(SLOW_COMMIT)
+        admin.execute("SET synchronous_commit = off")
+        admin.execute("INSERT INTO crash.open_gates VALUES ('gate')")
+        ((victim,),) = eventually(
+            lambda: admin.execute(COMMITTING).fetchall(), what="the commit of the step under way"
+        )
+        admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+
+    os.kill(victim, signal.SIGKILL)
+
+    left = eventually(lambda: stack.run(run_id), what="the server back")
+    assert (left.step > before.step) == is_written
+    assert stack.violations() == []
+    stack.query("SELECT pg_reload_conf()")
+    stack.open_gate("commit")
+    run = stack.completed(run_id)
+    assert stack.tally(run_id) == ["before", "after"]
+    assert len(stack.calls(run_id, "wait_at")) == 1
+    assert (run.deaths, stack.verdicts(), stack.violations()) == (0, [], [])
 
 
 # features: 002-13
