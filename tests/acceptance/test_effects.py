@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import pytest
+
 from tests.acceptance.shop import DEDUCT, NOTIFY, ORDER, SHIPPED, Shop
 from tests.acceptance.terminal import Terminal
 
@@ -81,6 +83,22 @@ def test_recovery_asks_the_effects_and_not_the_conversation(shop: Shop) -> None:
     assert len(shop.service.requests) == 1
 
 
+# features: 002-09, 002-13
+@pytest.mark.parametrize("point", [f"step.after_commit@{DEDUCT}", f"step.after_commit@{NOTIFY}"])
+def test_a_run_that_has_lost_its_checkpoints_repeats_no_effect(shop: Shop, point: str) -> None:
+    (worker,) = shop.open(workers=1, test_points=f"{point}=kill")
+    run_id = shop.begin("order-desk", ORDER)
+    shop.wait_for_death(worker)
+    with shop.database.begin() as connection:
+        connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
+        connection.exec_driver_sql("DELETE FROM celeriac.checkpoints WHERE run_id = %s", (run_id,))
+
+    shop.start_worker()
+
+    shop.completed(run_id)
+    assert (shop.stock, len(shop.deductions), len(shop.service.requests)) == (9, 1, 1)
+
+
 # features: 002-15
 def test_a_committed_step_is_not_made_again_though_the_business_record_is_gone(shop: Shop) -> None:
     (worker,) = shop.open(workers=1, test_points=f"step.after_commit@{DEDUCT}=kill")
@@ -112,8 +130,8 @@ def test_fifty_runs_for_one_order_on_two_workers_deduct_once(shop: Shop) -> None
     shop.assert_sound()
 
 
-# features: 002-19, 002-20
-def test_a_lost_answer_is_looked_up_by_the_calls_key_before_anything_is_sent_again(
+# features: 002-20
+def test_a_call_whose_answer_was_lost_is_unknown_and_not_sent_again_before_a_person_has_looked(
     shop: Shop,
 ) -> None:
     shop.open()

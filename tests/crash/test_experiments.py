@@ -61,7 +61,7 @@ def everything(desk: OrderDesk, run: Run) -> list[tuple[object, ...]]:
     return sorted(desk.query(selects, *[run.run_id] * len(tables)))
 
 
-# features: 002-16, 002-22, 002-28
+# features: 002-08, 002-16, 002-22, 002-28
 def test_experiment_1_deducted_and_killed_before_the_checkpoint(desk: OrderDesk) -> None:
     desk.start_scheduler()
 
