@@ -78,6 +78,7 @@ THE_REFUSED = "(SELECT decision_id FROM celeriac.memory_decisions WHERE verdict 
         (insert(THE_REFUSED, '"Kyoto"', key="place"), FOREIGN_KEY),
         (insert(THE_ALLOWED), FOREIGN_KEY),  # decided about another key
         (insert(THE_ALLOWED, key="../x"), CHECK),
+        (insert(THE_ALLOWED, kind="wisdom"), CHECK),
         ("UPDATE celeriac.memories SET content = '\"other\"'", FIXED),
         ("UPDATE celeriac.memories SET content = '\"other\"', version = version + 1", UNDECIDED),
         (

@@ -46,6 +46,23 @@ def test_a_memory_is_shown_in_another_thread_by_another_worker(rememberer: Remem
     assert rememberer.violations() == []
 
 
+# features: 002-29
+def test_what_the_first_run_learned_is_there_in_the_hundredth(rememberer: Rememberer) -> None:
+    lesson = "A-7 breaks in a box without straw"
+    asks = f"Remember that {lesson}."
+    rememberer.talk(asks, wish(key="A-7", value=lesson, user_said=asks))
+    for number in range(98):
+        rememberer.talk(f"Order {number} is fine.")
+
+    rememberer.new_worker()
+    rememberer.talk("How is A-7 packed?")
+
+    (memory,) = shown(rememberer)
+    assert (memory["key"], memory["value"]) == ("A-7", lesson)
+    assert rememberer.rows("SELECT count(*) FROM celeriac.runs") == [(100,)]
+    assert rememberer.reasons() == ["explicit_request"]
+
+
 def test_another_users_memories_are_never_shown(rememberer: Rememberer) -> None:
     rememberer.talk(ASKS, wish(), user="alice")
     asks = "Remember that I prefer window seats."
@@ -168,6 +185,29 @@ def test_a_budget_bounds_what_is_shown_and_what_is_dropped_is_told(sparing: Reme
     assert set(dropped.values()) == {"count"}
     assert len(dropped) == 3
     assert sum(each["tokens"] for each in recall.selection["included"]) <= 120
+
+
+def test_of_five_megabytes_of_memories_a_model_is_shown_what_fits(sparing: Rememberer) -> None:
+    asks = "Remember that I like tea."
+    sparing.talk(asks, wish(key="tea", value="I like tea", user_said=asks))
+    with sparing.database.begin() as connection:
+        connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
+        connection.exec_driver_sql(
+            "INSERT INTO celeriac.memories SELECT (jsonb_populate_record(one, jsonb_build_object("
+            "'memory_key', 'tea-' || n, 'content', repeat('tea ', 1000)))).*"
+            " FROM celeriac.memories AS one, generate_series(1, 1300) AS n"
+        )
+    stored = "SELECT count(*), sum(octet_length(content::text)) FROM celeriac.memories"
+    (before,) = sparing.rows(stored)
+
+    run_id = sparing.talk("Which tea?")
+
+    (recall,) = sparing.rows("SELECT selection FROM celeriac.recalls WHERE run_id = %s", run_id)
+    assert sum(each["tokens"] for each in recall.selection["included"]) <= 120
+    assert recall.selection["dropped"]
+    assert sum(map(len, sparing.asked[-1])) < 1000
+    assert sparing.rows(stored) == [before]
+    assert before.sum > 5_000_000
 
 
 def test_what_is_recalled_stays_a_quotation(rememberer: Rememberer) -> None:
