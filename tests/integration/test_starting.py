@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from sqlalchemy.exc import DBAPIError
 
-from celeriac.codec import JsonValue
+from celeriac.codec import JsonValue, dumps
 from celeriac.errors import Conflict, RunExists, ThreadBusy, WrongOwner
 from celeriac.ids import RunId, TenantId, ThreadId, UserId, new_run_id, new_thread_id
 from celeriac.settings import load_settings
@@ -17,7 +18,7 @@ from celeriac_scheduler.outlet import Outlet
 from celeriac_scheduler.redispatch import Redispatch
 from celeriac_storage import agents, starting, steps, threads, waking, workers
 from celeriac_storage.claims import Claim
-from celeriac_storage.database import Database, libpq_url
+from celeriac_storage.database import Database, libpq_url, sqlstate
 from celeriac_storage.new_run import NewRun, Started
 from celeriac_storage.step_record import Next, StepRecord
 from celeriac_tasks.broker import Broker
@@ -139,6 +140,52 @@ def test_a_run_in_anothers_thread_is_refused_without_a_trace(hand: Hand) -> None
         start(hand.database, replace(new_run(thread), user_id=BOB))
 
     assert everything(hand.database) == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"thread_id": None}, "23502"),
+        ({"user_id": None}, "23502"),
+        ({"tenant_id": None}, "23502"),
+        ({"thread_id": "nowhere"}, "23503"),
+        ({"user_id": "bob"}, "23503"),  # who is a user, but not of this thread
+        ({"tenant_id": "other"}, "23503"),
+    ],
+    ids=str,
+)
+def test_the_database_takes_no_run_without_a_thread_of_its_user_and_tenant(
+    hand: Hand, changed: dict[str, str | None], code: str
+) -> None:
+    # features: 000-06
+    start(hand.database, new_run(ThreadId("of-alice")))
+    start(hand.database, replace(new_run(ThreadId("of-bob")), user_id=BOB))
+    start(hand.database, replace(new_run(), tenant_id=TenantId("other")))
+    copied = {"run_id": "copied", "thread_position": None, **changed}
+
+    with pytest.raises(DBAPIError) as refused, hand.database.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO celeriac.runs SELECT (jsonb_populate_record(run, %s)).*"
+            " FROM celeriac.runs AS run WHERE thread_id = 'of-alice'",
+            (dumps(copied),),
+        )
+
+    assert sqlstate(refused.value) == code
+
+
+@pytest.mark.parametrize("user_id", [None, "nobody"])
+def test_the_database_takes_no_thread_without_its_user(hand: Hand, user_id: str | None) -> None:
+    # features: 000-06
+    start(hand.database, new_run())
+
+    with pytest.raises(DBAPIError) as refused, hand.database.begin() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO celeriac.threads (tenant_id, thread_id, user_id)"
+            " VALUES ('default', 't', %s)",
+            (user_id,),
+        )
+
+    assert sqlstate(refused.value) in ("23502", "23503")
 
 
 @pytest.mark.parametrize("name", ["alice", "bob", "first"])

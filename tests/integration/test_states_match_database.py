@@ -96,6 +96,22 @@ def test_each_status_may_have_the_same_phases_in_both(connection: Connection) ->
     }
 
 
+def test_a_result_stands_with_completed_alone_and_an_error_never_beside_it(
+    connection: Connection,
+) -> None:
+    allowed = {
+        (status, bool(result), bool(error))
+        for status, result, error in product(RunStatus, [None, "1"], [None, "{}"])
+        if accepts(connection, "runs_result", status=status, result=result, erased_at=None)
+        and accepts(connection, "runs_error", status=status, error=error, erased_at=None)
+    }
+
+    needs_error = {RunStatus.FAILED, RunStatus.NEEDS_ATTENTION}  # a rejection is a failure
+    assert {each for each in allowed if each[1]} == {(RunStatus.COMPLETED, True, False)}
+    assert {status for status, _, error in allowed if not error} == set(RunStatus) - needs_error
+    assert (RunStatus.COMPLETED, False, False) not in allowed
+
+
 def test_the_terminal_statuses_are_the_ones_that_nothing_follows() -> None:
     assert {status for status in RunStatus if status.is_terminal} == set(ENDINGS)
 
