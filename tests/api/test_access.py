@@ -1,6 +1,6 @@
 """Who may do what: every endpoint, asked by everybody."""
 
-# features: 000-07, 000-28
+# features: 000-07, 000-25, 000-26, 000-28
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -368,6 +368,44 @@ def test_who_may_decide_is_who_the_principals_say_and_by_is_the_token(scene: Sce
         422,
         "invalid-request",
     )
+
+
+def test_an_edit_is_checked_like_a_proposal_and_executed_as_it_was_edited(scene: Scene) -> None:
+    carl = scene.api.person("carl")
+    at = f"/v1/approvals/{scene.names['approval']}"
+    carl.get(at)
+
+    def edit(arguments: dict[str, Any]) -> httpx2.Response:
+        body = {"decision": "edit", "arguments_hash": scene.names["hash"], "arguments": arguments}
+        return carl.post(f"{at}/decision", json=body)
+
+    for amount in (-1, "-1", "abc", "NaN", "", None):
+        assert problem(edit({**REFUND, "amount": amount})) == (422, "invalid-arguments")
+    assert problem(edit({"amount": "12.50"})) == (422, "invalid-arguments")
+    assert carl.get(at).json()["status"] == "pending"
+    assert scene.desk.ledger.entries == []
+
+    assert edit({**REFUND, "amount": "12.50"}).json()["status"] == "approved"
+
+    scene.desk.go_on(RunId(scene.names["run"]))
+    assert scene.desk.ledger.amounts() == ["12.50"]
+    kept = scene.api.rows("SELECT arguments ->> 'amount' FROM celeriac.approvals ORDER BY version")
+    assert kept == [("80.00",), ("12.50",)]
+
+
+def test_what_was_rejected_cannot_be_approved_any_more(scene: Scene) -> None:
+    carl = scene.api.person("carl")
+    at = f"/v1/approvals/{scene.names['approval']}"
+    carl.get(at)
+    body = {"arguments_hash": scene.names["hash"]}
+    carl.post(f"{at}/decision", json={**body, "decision": "reject", "reason": "no"})
+
+    late = carl.post(f"{at}/decision", json={**body, "decision": "approve"})
+
+    assert problem(late) == (409, "decision-refused")
+    scene.desk.go_on(RunId(scene.names["run"]))
+    assert scene.desk.ledger.entries == []
+    assert scene.api.rows("SELECT status FROM celeriac.approvals") == [("rejected",)]
 
 
 def test_a_run_that_is_not_there_and_one_that_is_not_yours_look_the_same(scene: Scene) -> None:

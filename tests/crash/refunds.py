@@ -89,6 +89,7 @@ class RefundDesk(Stack):
         (refund,) = self.service.refunds(order_id)
         effect = refund_effect(run)
         assert (refund.cents, refund.key) == (CENTS, effect.key)
+        assert run.result == f"Order {order_id}: 18.50 EUR were refunded as {refund.refund_id}."
         self.assert_told_once(run, order_id)
         assert self.violations() == []
 

@@ -86,6 +86,14 @@ def test_the_late_report_of_a_frozen_worker_settles_what_others_wait_to_find_out
     assert refunds.verdicts() == ["lease"]
     assert refunds.service.keys_asked_with(order_id) == [refund_effect(run).key]
     refunds.assert_refunded_once(run, order_id)
+    kept, reported = refunds.query(
+        "SELECT result FROM celeriac.effects WHERE run_id = %s AND tool = 'issue_refund'"
+        " UNION ALL SELECT evidence -> 'result' FROM celeriac.effect_attempts"
+        " WHERE run_id = %s AND evidence ? 'result'",
+        run_id,
+        run_id,
+    )
+    assert kept == reported
     assert outcomes(refunds, run_id) == [
         (1, "started"),
         (1, "unknown"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from celeriac import Approval, Client, Compensate, Rule, When
+from celeriac import Agent, Approval, Client, Compensate, Rule, When
 from celeriac.errors import (
     DecisionRefused,
     InvalidArguments,
@@ -19,11 +19,13 @@ from celeriac.errors import (
 )
 from celeriac.ids import DEFAULT_USER, ApprovalId, RunId, UserId, call_id
 from celeriac.reports import Approval as Proposal
+from celeriac.scripted import ScriptedModel, say
 from celeriac_scheduler.expiry import expire_proposals
 from celeriac_storage import expiring, requests
 from celeriac_storage.database import Database, sqlstate
 from celeriac_tasks import approving
 from tests.review_desk import REFUND, Desk, Effect, Ledger, audit_tool, refund_tool, values
+from tests.worker_in_process import Worker
 
 MakeDesk = Callable[..., Desk]
 
@@ -215,6 +217,22 @@ def test_nothing_is_asked_or_called_while_a_person_has_not_decided(desks: MakeDe
     assert desk.row(run_id).status == "paused"
 
 
+def test_a_model_that_only_says_that_it_waits_for_somebody_does_not(
+    database: Database, broker_url: str
+) -> None:
+    words = "I wait for your approval of this refund."
+    agent = Agent("talker", ScriptedModel([say(words)]), tools=[refund_tool(Ledger(), Approval())])
+    worker = Worker(database.url, broker_url, [agent])
+    worker.process.start()
+
+    row = worker.row(worker.run("talker"))
+
+    worker.process.stop()
+    assert (row.status, row.phase, row.result) == ("completed", None, words)
+    with database.connect() as connection:
+        assert connection.exec_driver_sql("SELECT FROM celeriac.approvals").all() == []
+
+
 # Approve ------------------------------------------------------------------------------------------
 
 
@@ -283,6 +301,21 @@ def test_the_decision_is_recorded_with_what_it_was_made_on(desks: MakeDesk) -> N
         ("alice", "approval.shown", "allowed"),
         ("alice", "approval.approve", "allowed"),
     ]
+
+
+def test_the_database_takes_no_decision_without_what_it_was_made_on(desks: MakeDesk) -> None:
+    desk = desks()
+    _, (proposal,) = desk.propose()
+    desk.client.approve(proposal.approval_id, by="alice")
+    of_decision = ("reviewer", "roles", "principal_version", "policy_version", "reason", "decision",
+                   "arguments_hash", "rendering_hash", "shown_at", "decided_at")  # fmt: skip
+    of_approval = ("decided_by", "decided_at", "policy_version", "arguments", "arguments_hash")
+
+    for table, columns in (("approval_decisions", of_decision), ("approvals", of_approval)):
+        for column in columns:
+            with pytest.raises(DBAPIError) as refused:
+                desk.damage(f"UPDATE celeriac.{table} SET {column} = NULL")
+            assert sqlstate(refused.value) in ("23502", "23514"), column
 
 
 def test_what_nobody_was_shown_cannot_be_decided(desks: MakeDesk) -> None:

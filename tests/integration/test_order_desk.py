@@ -15,7 +15,7 @@ import pytest
 from pydantic_ai.messages import ModelMessage
 from sqlalchemy import Connection, event
 
-from celeriac import ToolContext, ToolError
+from celeriac import Agent, ToolContext, ToolError, tool
 from celeriac.codec import JsonValue
 from celeriac.errors import DatabaseUnavailable, Fenced, InvalidArguments, InvalidInput
 from celeriac.ids import (
@@ -35,6 +35,7 @@ from celeriac_storage.database import Database
 from examples import order_desk as desk
 from tests.notifications import NotificationService, notification_service
 from tests.waiting import eventually
+from tests.worker_in_process import Worker
 
 ORDER: dict[str, Any] = {"order_id": "O-1001", "sku": "A-7", "quantity": 1}
 DEDUCTED: dict[str, Any] = {"status": "DEDUCTED", **ORDER, "in_stock": 9}
@@ -480,6 +481,33 @@ def test_each_tool_says_what_it_does_to_the_world() -> None:
         "deduct_inventory": EffectKind.TRANSACTIONAL,
         "notify_shipped": EffectKind.EXTERNAL,
     }
+
+
+# features: 002-21
+def test_the_registry_says_of_each_tool_what_it_does_and_the_worst_of_one_that_does_not(
+    database: Database, broker_url: str
+) -> None:
+    @tool
+    def undeclared() -> str:
+        """Do something."""
+        return "done"
+
+    other = Agent("other", ScriptedModel([]), tools=[undeclared])
+    worker = Worker(database.url, broker_url, [desk.order_desk, other])
+    worker.process.start()
+    worker.process.stop()
+
+    with database.connect() as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT tool ->> 'name', tool ->> 'effect', (tool -> 'flags' ->> 'stateful')::boolean"
+            " FROM celeriac.agents, jsonb_array_elements(definition -> 'tools') AS tool"
+        )
+        assert {tuple(row) for row in rows} == {
+            ("check_inventory", "none", False),
+            ("deduct_inventory", "transactional", False),
+            ("notify_shipped", "external", False),
+            ("undeclared", "external", True),
+        }
 
 
 # The script -------------------------------------------------------------------------------------
