@@ -6,6 +6,7 @@ besides the statements.
 
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -25,9 +26,10 @@ from celeriac_api.models import memories as models
 from celeriac_api.models.responses import answers
 from celeriac_api.pages import Cursor, Limit, cursor_after, cut, place_of
 from celeriac_api.requests import JsonRoute, json_response
-from celeriac_storage import memories
+from celeriac_storage import memories, ranking
 from celeriac_storage.memories import unknown_memory
 from celeriac_storage.tenancy import EVERY_OWNER, TenantDatabase
+from celeriac_tasks.embedding import configured, meaning_of
 
 router = APIRouter(prefix="/v1/memories", tags=["memories"], route_class=JsonRoute)
 
@@ -38,7 +40,10 @@ UserFilter = Annotated[
 NamespaceFilter = Annotated[str | None, Query(max_length=128, pattern=r"^[^\x00]*$")]
 
 
-@router.get("", responses=answers(200, models.MemoryPage, "What was decided last comes first"))
+@router.get(
+    "",
+    responses=answers(200, models.MemoryPage, "What was decided last, or fits best, comes first"),
+)
 def list_memories(
     request: Request,
     caller: CurrentCaller,
@@ -46,13 +51,36 @@ def list_memories(
     namespace: NamespaceFilter = None,
     kind: MemoryKind | None = None,
     query: Annotated[
-        str, Query(max_length=1000, pattern=r"^[^\x00]*$", description="With one of these words.")
+        str, Query(max_length=1000, pattern=r"^[^\x00]*$", description="What to look for.")
     ] = "",
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
     """List what is remembered of you, with source and decision; an operator lists that of all users
-    of the tenant, or of one. A query without any word, such as `%`, finds nothing."""
+    of the tenant, or of one. A query without any word, such as `%`, finds nothing.
+
+    A query of one user's goes by words and meaning together where the service has an embedder: the
+    best come first, on one page. Otherwise, and over all users, what has one of its words is
+    listed. `found_by` says which it was: the name of the embedder stands there beside `words`, and
+    nothing if there is no query."""
+    owner = user_to_see(caller, "list_memories", user_id)
+    namespaces = None if namespace is None else [namespace]
+    if owner is not None and cursor is None:
+        # In a thread, as all of this: an embedder may load a model, or ask a server.
+        seen = _seeing(request, caller, owner)
+        embedder = configured(service_of(request).settings.embedder)
+        meaning = meaning_of(
+            seen, nullcontext(), caller.tenant_id, owner, embedder, query, namespaces=namespaces
+        )
+        if meaning is not None:
+            with seen.begin() as connection:
+                found = ranking.search_with_sources(
+                    connection, caller.tenant_id, owner, query,
+                    namespaces=namespaces, kind=kind, limit=limit, meaning=meaning,
+                )  # fmt: skip
+            return json_response(
+                {"memories": found, "next_cursor": None, "found_by": ranking.ways(meaning)}
+            )
     shown, next_cursor = page_of_memories(
         request,
         caller,
@@ -63,7 +91,10 @@ def list_memories(
         limit=limit,
         cursor=cursor,
     )
-    return json_response({"memories": list(shown), "next_cursor": next_cursor})
+    found_by = ranking.ways(None) if query.strip() else []
+    return json_response(
+        {"memories": list(shown), "next_cursor": next_cursor, "found_by": found_by}
+    )
 
 
 def page_of_memories(

@@ -1,4 +1,4 @@
-"""Finding agents and workflows in the modules that a user names."""
+"""Finding agents, workflows and an embedder in the modules that a user names."""
 
 import importlib
 import sys
@@ -8,6 +8,7 @@ from types import ModuleType
 
 from celeriac.agent import Agent
 from celeriac.errors import InvalidAgent
+from celeriac.memory.embedding import Embedder
 from celeriac.workflows.definition import Workflow
 
 
@@ -46,6 +47,23 @@ def load_agents(modules: Sequence[str]) -> dict[str, Agent]:
             agents[agent.name] = agent
             origins.setdefault(agent.name, name)
     return agents
+
+
+def load_embedder(place: str) -> Embedder:
+    """The embedder at `MODULE:NAME`, the module as in `load_agents`; a class is called without
+    arguments. Raises `InvalidAgent` for what is none, or cannot be made."""
+    module, _, name = place.rpartition(":")
+    _make_importable(Path.cwd())
+    found = getattr(_import(module), name, None)
+    try:
+        embedder = found() if isinstance(found, type) else found
+    except InvalidAgent:  # says itself what is missing
+        raise
+    except Exception as error:
+        raise InvalidAgent(f"{place} cannot be made: {type(error).__name__}: {error}") from error
+    if not isinstance(embedder, Embedder):
+        raise InvalidAgent(f"{place} is no embedder: it needs a name and a method `embed`")
+    return embedder
 
 
 def _with_children(agents: Sequence[Agent]) -> list[Agent]:

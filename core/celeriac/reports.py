@@ -460,6 +460,14 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundMemories:
+    """What a search of one user's memories has found."""
+
+    memories: Sequence[Memory]
+    found_by: Sequence[str]  # `words`, and by meaning the name of the embedder as well
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryDecision:
     """What became of one candidate. There is nothing in it of what was refused but a hash."""
 

@@ -54,6 +54,12 @@ class Settings(BaseSettings):
     agents: str = Field(
         default="", description="modules or .py files that hold agents, comma-separated"
     )
+    embedder: str | None = Field(
+        default=None,
+        pattern=r"^[^:]+:[^\W\d]\w*$",
+        description="by whose vectors the API and commands search memories: that of the agents, as "
+        "celeriac.memory:StaticEmbedder; without it by words alone",
+    )
     queues: str = Field(default="celeriac", description="queues a worker serves, comma-separated")
 
     workspaces: str = Field(

@@ -127,6 +127,30 @@ def find(
     return None if row is None else _report(row)
 
 
+def read_all(
+    connection: Connection,
+    tenant_id: TenantId,
+    owner_id: UserId,
+    places: Sequence[tuple[str, str]],
+) -> list[reports.Memory]:
+    """What is remembered under these namespaces and keys, in no order."""
+    rows: Any = connection.exec_driver_sql(
+        _MEMORY
+        + """
+            AND memory.user_id = %(owner_id)s AND (memory.namespace, memory.memory_key) IN (
+                SELECT * FROM unnest(%(namespaces)s::text[], %(keys)s::text[])
+            )
+        """,
+        {
+            "tenant_id": tenant_id,
+            "owner_id": owner_id,
+            "namespaces": [each[0] for each in places],
+            "keys": [each[1] for each in places],
+        },
+    )
+    return [_report(row) for row in rows]
+
+
 def forget(
     connection: Connection,
     tenant_id: TenantId,

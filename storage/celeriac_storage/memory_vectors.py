@@ -36,15 +36,17 @@ def lacking(
     owner_id: UserId,
     embedder: str,
     *,
-    namespaces: Sequence[str],
+    namespaces: Sequence[str] | None,
     limit: int,
 ) -> list[Lacking]:
-    """Those of the owner's memories that have no vector of this embedder, changed last first."""
+    """Those of the owner's memories, in these namespaces or in all, that have no vector of this
+    embedder, changed last first."""
     rows: Any = connection.exec_driver_sql(
         f"""
         SELECT namespace, memory_key, version, content FROM celeriac.memories AS memory
         WHERE tenant_id = %(tenant_id)s AND user_id = %(owner_id)s AND {LIVE}
-            AND namespace = ANY (%(namespaces)s) AND NOT EXISTS (
+            AND namespace = ANY (coalesce(%(namespaces)s::text[], ARRAY[namespace]))
+            AND NOT EXISTS (
                 SELECT FROM celeriac.memory_vectors AS made
                 WHERE (made.tenant_id, made.user_id, made.namespace, made.memory_key, made.version)
                     = (memory.tenant_id, memory.user_id, memory.namespace, memory.memory_key,
@@ -55,7 +57,7 @@ def lacking(
         {
             "tenant_id": tenant_id,
             "owner_id": owner_id,
-            "namespaces": list(namespaces),
+            "namespaces": None if namespaces is None else list(namespaces),
             "embedder": embedder,
             "limit": limit,
         },

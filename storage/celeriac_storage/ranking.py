@@ -11,10 +11,12 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from celeriac import reports
 from celeriac.ids import TenantId, UserId
+from celeriac.memory.candidate import MemoryKind
 from celeriac.memory.embedding import Vector
 from celeriac.memory.recall import Memory, query_words
-from celeriac_storage import memory_vectors
+from celeriac_storage import memories, memory_vectors
 from celeriac_storage.memories import LIVE, as_memory, either
 
 FUSION = 60
@@ -29,26 +31,62 @@ class Meaning:
     vector: Vector
 
 
+def ways(meaning: Meaning | None) -> list[str]:
+    """By what is searched, for whoever reads the result."""
+    return ["words"] if meaning is None else ["words", meaning.embedder]
+
+
 def search(
     connection: Connection,
     tenant_id: TenantId,
     owner_id: UserId,
     query: str,
     *,
-    namespaces: Sequence[str],
+    namespaces: Sequence[str] | None,
+    kind: MemoryKind | None = None,
     limit: int,
     meaning: Meaning | None = None,
 ) -> list[Memory]:
     """The owner's memories that share a word with `query`, the best first; those that rank alike by
     their age and key, so that the same rows come in the same order. With a `meaning`, also those
     nearest to it. Without a query, those changed last; a query without any word, such as `%`, finds
-    nothing.
+    nothing. In these namespaces or in all, of that kind or of any.
     """
     if query.strip() and not query_words(query):
         return []
     is_any = not query.strip()
-    looked_for = _Wanted(tenant_id, owner_id, query, namespaces, limit, None if is_any else meaning)
+    looked_for = _Wanted(
+        tenant_id, owner_id, query, namespaces, limit, None if is_any else meaning, kind
+    )
     return _ranked(connection, looked_for, is_any=is_any)[0]
+
+
+def search_with_sources(
+    connection: Connection,
+    tenant_id: TenantId,
+    owner_id: UserId,
+    query: str,
+    *,
+    namespaces: Sequence[str] | None,
+    kind: MemoryKind | None,
+    limit: int,
+    meaning: Meaning,
+) -> list[reports.Memory]:
+    """What `search` finds, in its order, with source and decision."""
+    found = search(
+        connection, tenant_id, owner_id, query,
+        namespaces=namespaces, kind=kind, limit=limit, meaning=meaning,
+    )  # fmt: skip
+    told = memories.read_all(
+        connection, tenant_id, owner_id, [(each.namespace, each.key) for each in found]
+    )
+    by_place = {(each.namespace, each.key): each for each in told}
+    # One that somebody forgets in between is not there.
+    return [
+        by_place[each.namespace, each.key]
+        for each in found
+        if (each.namespace, each.key) in by_place
+    ]
 
 
 def rank(
@@ -72,16 +110,22 @@ class _Wanted:
     tenant_id: TenantId
     owner_id: UserId
     query: str
-    namespaces: Sequence[str]
+    namespaces: Sequence[str] | None
     limit: int
     meaning: Meaning | None
+    kind: MemoryKind | None = None
 
+
+_CHOSEN = (
+    "namespace = ANY (coalesce(%(namespaces)s::text[], ARRAY[namespace]))"
+    " AND kind = coalesce(%(kind)s::text, kind)"
+)
 
 _BY_WORDS = f"""
 SELECT namespace, memory_key, kind, version, content, changed_at, count(*) OVER ()
 FROM celeriac.memories, to_tsquery('english', %(query)s) AS wanted
 WHERE tenant_id = %(tenant_id)s AND user_id = %(owner_id)s AND {LIVE}
-    AND namespace = ANY (%(namespaces)s) AND (%(is_any)s OR search @@ wanted)
+    AND {_CHOSEN} AND (%(is_any)s OR search @@ wanted)
 ORDER BY ts_rank(search, wanted) DESC, changed_at DESC, namespace, memory_key
 LIMIT %(limit)s
 """
@@ -107,7 +151,7 @@ FROM (
             WHERE embedder = %(embedder)s AND cardinality(embedding) = %(dimensions)s
         ) AS made USING (tenant_id, user_id, namespace, memory_key, version)
         WHERE tenant_id = %(tenant_id)s AND user_id = %(owner_id)s AND {LIVE}
-            AND namespace = ANY (%(namespaces)s)
+            AND {_CHOSEN}
         OFFSET 0  -- or each distance is computed twice
     ) AS mine
 ) AS placed
@@ -122,7 +166,8 @@ def _ranked(connection: Connection, wanted: _Wanted, *, is_any: bool) -> tuple[l
     parameters: dict[str, Any] = {
         "tenant_id": wanted.tenant_id,
         "owner_id": wanted.owner_id,
-        "namespaces": list(wanted.namespaces),
+        "namespaces": None if wanted.namespaces is None else list(wanted.namespaces),
+        "kind": wanted.kind,
         "query": either(query_words(wanted.query)),
         "is_any": is_any,
         "limit": wanted.limit,

@@ -16,7 +16,7 @@ from celeriac.memory.policy import MemoryPolicy
 from celeriac.memory.recall import Memory, select
 from celeriac_storage import memories
 from celeriac_storage.claims import Claim
-from celeriac_storage.ranking import Meaning, rank
+from celeriac_storage.ranking import Meaning, rank, ways
 
 MOST_LOOKED_AT = 50
 """Of one step: what ranks below is counted and not listed."""
@@ -56,11 +56,12 @@ def recall(
             limit=MOST_LOOKED_AT,
             meaning=meaning,
         )
-        selection = select(found, policy.recall_tokens, policy.recall_most, count)
+        selection = select(found, policy.recall_tokens, policy.recall_most, count).to_json()
+        selection["ranked_by"] = [*ways(meaning)]
         connection.exec_driver_sql(
             "INSERT INTO celeriac.recalls (run_id, step, selection) VALUES (%s, %s, %s::jsonb)"
             " ON CONFLICT DO NOTHING",
-            (claim.run_id, claim.step, dumps({**selection.to_json(), **_ranked_by(meaning)})),
+            (claim.run_id, claim.step, dumps(selection)),
         )
         # A worker that was thought dead may have been first.
         chosen = _chosen(connection, claim)
@@ -75,10 +76,6 @@ def recall(
             if (namespace, key) not in there
         ],
     )
-
-
-def _ranked_by(meaning: Meaning | None) -> dict[str, JsonValue]:
-    return {"ranked_by": ["words"] if meaning is None else ["words", meaning.embedder]}
 
 
 def _chosen(connection: Connection, claim: Claim) -> list[Any] | None:

@@ -34,6 +34,7 @@ from celeriac_storage import history, memories, ranking, recalls, remembering
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
+from celeriac_storage.ranking import Meaning
 from celeriac_storage.recalls import Recalled
 from celeriac_storage.step_record import Event
 from celeriac_tasks import embedding
@@ -104,7 +105,7 @@ class RunMemories:
 
     def recall(self, policy: MemoryPolicy, query: str, most: int) -> list[JsonValue]:
         """What a search finds, as data."""
-        meaning = embedding.meaning_of(self._database, nullcontext(), self._claim, policy, query)
+        meaning = _meaning(self._database, nullcontext(), self._claim, policy, query)
         with self._reading() as connection:
             found = ranking.search(
                 connection,
@@ -197,13 +198,32 @@ def recalled(
     if policy.recall_tokens == 0:
         return messages, None
     _, query = _latest_words(messages)
-    meaning = embedding.meaning_of(database, active, claim, policy, query)
+    meaning = _meaning(database, active, claim, policy, query)
     with active, database.begin() as connection:
         found = recalls.recall(connection, claim, policy, query, meaning)
     if not found.memories:
         return messages, found
     place, block = among(messages, found.memories)
     return [*messages[:place], block, *messages[place:]], found
+
+
+def _meaning(
+    database: Database,
+    active: AbstractContextManager[object],
+    claim: Claim,
+    policy: MemoryPolicy,
+    query: str,
+) -> Meaning | None:
+    return embedding.meaning_of(
+        database,
+        active,
+        claim.tenant_id,
+        claim.user_id,
+        policy.embedder,
+        query,
+        namespaces=policy.namespaces,
+        step=claim.step,
+    )
 
 
 def among(messages: Sequence[ModelMessage], shown: Sequence[Memory]) -> tuple[int, ModelMessage]:

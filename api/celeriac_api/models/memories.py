@@ -41,6 +41,14 @@ RememberedModel = model_of(reports.Remembered)
 class MemoryPage(BaseModel):
     memories: list[MemoryModel]  # type: ignore[valid-type]  # made while it runs
     next_cursor: str | None
+    found_by: Annotated[
+        list[str],
+        Field(
+            description="By what a query searched: `words`, and by meaning the embedder's name as "
+            "well; empty without a query.",
+            examples=[["words", "wordllama-0.4.0-l2_supercat-256"]],
+        ),
+    ]
 
 
 class MemoryDecisionPage(BaseModel):

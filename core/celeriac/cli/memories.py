@@ -30,13 +30,22 @@ def list_(
     namespace: Annotated[
         str | None, typer.Option(metavar="N", help="Only of this namespace.")
     ] = None,
-    query: Annotated[str, typer.Option(metavar="TEXT", help="Only with one of these words.")] = "",
+    query: Annotated[str, typer.Option(metavar="TEXT", help="What to look for.")] = "",
     limit: Limit = 100,
     as_json: AsJson = False,
 ) -> None:
-    """List what is remembered of a user, with its source and why it was kept."""
+    """List what is remembered of a user, with its source and why it was kept.
+
+    With --query at most 200: by words, and by meaning too where CELERIAC_EMBEDDER is set. Standard
+    error says which.
+    """
     with environment(context).client() as client:
-        found = client.memories(user, namespace=namespace, query=query, limit=limit)
+        if query.strip():
+            told = client.search_memories(query, user_id=user, namespace=namespace, limit=limit)
+            typer.echo(f"searched by {' and '.join(told.found_by)}", err=True)
+            found = told.memories
+        else:
+            found = client.memories(user, namespace=namespace, limit=limit)
     if as_json:
         for memory in found:
             print_json(memory)

@@ -107,6 +107,7 @@ class AsyncClient:
     timers = AskedAsync(timing.list_timers)
 
     memories = AskedAsync(remembering.list_memories)
+    search_memories = AskedAsync(remembering.search_memories)
     memory = AskedAsync(remembering.get_memory)
     remember = AskedAsync(remembering.remember)
     forget = AskedAsync(remembering.forget)

@@ -142,6 +142,7 @@ class Client:
     timers = Asked(timing.list_timers)
 
     memories = Asked(remembering.list_memories)
+    search_memories = Asked(remembering.search_memories)
     memory = Asked(remembering.get_memory)
     remember = Asked(remembering.remember)
     forget = Asked(remembering.forget)

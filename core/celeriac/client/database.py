@@ -26,6 +26,7 @@ class DatabaseDesk:
         self.address = redact_url(database_url)
         self.tenant_id = tenant_id
         settings = load_settings(database_url=database_url, broker_url=broker_url)
+        self.embedder = settings.embedder
         self.first_step = FirstStep(settings) if broker_url is not None else None
         self._bell = Bell.of_broker(broker_url)
         self._database = Database(

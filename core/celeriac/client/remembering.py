@@ -1,5 +1,6 @@
 """What clients ask about memories: look at them, put one in, have it forgotten, export all."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -10,7 +11,15 @@ from celeriac.client.ask import Ask
 from celeriac.client.named import run_named, user_named, user_or_default
 from celeriac.client.operation import Operation
 from celeriac.client.over_http.answers import reader
-from celeriac.client.over_http.request import Flow, delete, get, pages, put, refuse_speaker
+from celeriac.client.over_http.request import (
+    LONGEST_PAGE,
+    Flow,
+    delete,
+    get,
+    pages,
+    put,
+    refuse_speaker,
+)
 from celeriac.codec import JsonValue
 from celeriac.ids import TenantId, UserId
 from celeriac.memory.candidate import (
@@ -22,11 +31,12 @@ from celeriac.memory.candidate import (
     checked_key,
 )
 from celeriac.memory.policy import MemoryPolicy
-from celeriac.reports import Memory, MemoryDecision, MemoryExport, Remembered
+from celeriac.reports import FoundMemories, Memory, MemoryDecision, MemoryExport, Remembered
 from celeriac.schemas import strict_json
-from celeriac_storage import memories
+from celeriac_storage import memories, ranking
 from celeriac_storage import remembering as storage
 from celeriac_storage.owners import know_user
+from celeriac_tasks.embedding import configured, meaning_of
 
 if TYPE_CHECKING:
     from celeriac.client.database import DatabaseDesk
@@ -108,11 +118,9 @@ def list_memories(
     *,
     namespace: str | None = None,
     kind: MemoryKind | None = None,
-    query: str = "",
     limit: int = 100,
 ) -> Ask[list[Memory]]:
-    """What is remembered of the user, the latest first; in that namespace, of that kind, and with a
-    word of `query`."""
+    """What is remembered of the user, the latest first; in that namespace, of that kind."""
     user = user_named(user_id)
 
     def in_database(desk: "DatabaseDesk") -> list[Memory]:
@@ -123,14 +131,54 @@ def list_memories(
                 user,
                 namespace=namespace,
                 kind=kind,
-                query=query,
                 limit=limit,
             )
         )
 
     def over_http() -> Flow[list[Memory]]:
-        asked = {"user_id": user, "namespace": namespace, "kind": kind, "query": query}
+        asked = {"user_id": user, "namespace": namespace, "kind": kind}
         return (yield from pages("/v1/memories", "memories", reader(Memory), limit, asked))
+
+    return Ask(in_database, over_http)
+
+
+def search_memories(
+    query: str,
+    *,
+    user_id: str,
+    namespace: str | None = None,
+    kind: MemoryKind | None = None,
+    limit: int = 50,
+) -> Ask[FoundMemories]:
+    """What is remembered of the user and has to do with `query`, at most 200. With
+    `CELERIAC_EMBEDDER`, over HTTP the API's, by words and meaning together, the best first; else
+    what has one of the words, the latest first. `found_by` says which."""
+    user, most = user_named(user_id), min(limit, LONGEST_PAGE)
+
+    namespaces = None if namespace is None else [namespace]
+
+    def in_database(desk: "DatabaseDesk") -> FoundMemories:
+        database, tenant_id = desk.ready(), desk.tenant_id
+        meaning = meaning_of(
+            database, nullcontext(), tenant_id, user, configured(desk.embedder), query,
+            namespaces=namespaces,
+        )  # fmt: skip
+        with database.begin() as connection:
+            if meaning is not None:
+                found = ranking.search_with_sources(
+                    connection, tenant_id, user, query,
+                    namespaces=namespaces, kind=kind, limit=most, meaning=meaning,
+                )  # fmt: skip
+                return FoundMemories(found, ranking.ways(meaning))
+            found = memories.list_memories(
+                connection, tenant_id, user,
+                namespace=namespace, kind=kind, query=query, limit=most,
+            )  # fmt: skip
+            return FoundMemories(found, ranking.ways(None))
+
+    def over_http() -> Flow[FoundMemories]:
+        asked = {"user_id": user, "namespace": namespace, "kind": kind, "query": query}
+        return reader(FoundMemories)((yield get("/v1/memories", **asked, limit=most)))
 
     return Ask(in_database, over_http)
 

@@ -19,10 +19,15 @@ CREATE FUNCTION celeriac.read_budget_gauges()
 $$;
 REVOKE EXECUTE ON FUNCTION celeriac.read_budget_gauges FROM PUBLIC;
 
+-- The API searches memories by meaning, and makes the vectors that the owner's lack as a worker does:
+-- by its row-level security those of the request's owner alone (docs/memory.md).
+
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_api') THEN
         GRANT EXECUTE ON FUNCTION celeriac.read_budget_gauges TO celeriac_api;
+        GRANT INSERT, UPDATE (version, embedding, made_at) ON celeriac.memory_vectors
+            TO celeriac_api;
     END IF;
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_worker') THEN
         GRANT EXECUTE ON FUNCTION celeriac.read_budget_gauges TO celeriac_worker;
