@@ -43,7 +43,7 @@ class Agent:
     `contract` says what must be so before the model may say that it is done
     (`docs/contracts.md`).
     With `memory` it remembers its users across threads, as that policy allows, and has the tools
-    `remember`, `recall` and `forget` (`docs/memory.md`).
+    `remember`, `recall`, `forget` and `forget_everything` (`docs/memory.md`).
     `context` bounds what a model call is sent (`docs/context.md`); by default, `ContextPolicy()`,
     except for a `ScriptedModel`, which is shown everything. `max_output_tokens` is sent to the
     model as the most that one answer may have, and reserved of budgets; `price` is for a model that

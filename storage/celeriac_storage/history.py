@@ -219,7 +219,8 @@ def load_seen(connection: Connection, claim: Claim) -> Seen:
             %(most)s), CASE WHEN run_id = %(run_id)s THEN call_id END
         FROM celeriac.effects AS effect JOIN ({_RUNS_OF_THREAD}) AS run USING (run_id)
         LEFT JOIN celeriac.artifacts AS artifact ON artifact.hash = effect.result_artifact
-        WHERE effect.state = 'committed' AND effect.tool NOT IN ('remember', 'forget')
+        WHERE effect.state = 'committed'
+            AND effect.tool NOT IN ('remember', 'forget', 'forget_everything')
             AND (effect.result IS NOT NULL OR effect.result_artifact IS NOT NULL)
         ORDER BY run.thread_position NULLS LAST, effect.step, effect.call_index
         """,

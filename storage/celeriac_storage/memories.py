@@ -195,6 +195,30 @@ def forget(
     return True
 
 
+def forget_everything(
+    connection: Connection,
+    tenant_id: TenantId,
+    owner_id: UserId,
+    *,
+    namespaces: Sequence[str],
+    by: str,
+    run_id: RunId,
+) -> tuple[int, list[str]]:
+    """Delete all that is remembered of the owner in these namespaces but what is procedural, each
+    as `forget` does; how many those were, and the keys of what stays. Needs a transaction."""
+    lock_owner(connection, tenant_id, owner_id)
+    there: Any = connection.exec_driver_sql(
+        "SELECT namespace, memory_key, kind FROM celeriac.memories WHERE tenant_id = %s"
+        " AND user_id = %s AND namespace = ANY (%s) AND deleted_at IS NULL ORDER BY 1, 2",
+        (tenant_id, owner_id, list(namespaces)),
+    ).all()
+    stays = [key for _, key, kind in there if kind == MemoryKind.PROCEDURAL]
+    for namespace, key, kind in there:
+        if kind != MemoryKind.PROCEDURAL:
+            forget(connection, tenant_id, owner_id, namespace, key, by=by, run_id=run_id)
+    return len(there) - len(stays), stays
+
+
 def list_decisions(
     connection: Connection,
     tenant_id: TenantId,

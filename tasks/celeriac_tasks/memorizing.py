@@ -153,6 +153,27 @@ class RunMemories:
             run_id=claim.run_id,
         )
 
+    def forget_everything(self, policy: MemoryPolicy, user_said: str) -> dict[str, JsonValue]:
+        """Forget all that the agent may know of the user, if the latest words ask for just that.
+        How the agent works, people have decided: that stays."""
+        connection, claim = self._writing(), self._claim
+        latest = asking.latest_words(history.load_seen(connection, claim).said)
+        if not asking.asks_to_forget_all(latest, user_said, policy.asks_back):
+            raise InvalidArguments(
+                "Nothing was forgotten: what the user said last must ask for that in plain words "
+                "and for nothing else, as in: Forget everything you know about me. user_said must "
+                "be of these words, to the letter. Ask the user to say so, or what to forget"
+            )
+        count, stays = memories.forget_everything(
+            connection,
+            claim.tenant_id,
+            claim.user_id,
+            namespaces=policy.namespaces,
+            by=claim.agent,
+            run_id=claim.run_id,
+        )
+        return {"forgotten": count, "stays": [*stays]}
+
     def _writing(self) -> Connection:
         if self._connection is None:
             raise NoConnection("memories are changed in the step's own transaction")

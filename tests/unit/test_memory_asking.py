@@ -3,7 +3,12 @@
 # features: 000-18, 000-21
 import pytest
 
-from celeriac.memory.asking import asks_to_forget, asks_to_remember, latest_words
+from celeriac.memory.asking import (
+    asks_to_forget,
+    asks_to_forget_all,
+    asks_to_remember,
+    latest_words,
+)
 from celeriac.memory.origin import Said
 
 SEAT = "Prefers aisle seats"
@@ -76,6 +81,74 @@ def test_it_is_named_by_its_whole_key_or_by_half_of_what_it_says() -> None:
     assert forgets("Forget that I live in Berlin.", key="k1", value="Lives in Berlin, Germany")
     assert not forgets("Forget Berlin.", key="k1", value="Lives in Berlin near three green parks")
     assert forgets("请忘记靠过道的座位。", key="k1", value="喜欢靠过道的座位")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Forget everything you know about me.",
+        "Please forget everything you know about me. Thank you!",
+        "I'd like you to forget everything you've stored about me, please.",
+        "Could you forget all about me?",
+        "Delete all my memories.",
+        "Erase everything you remember about me right now",
+        "Vergiss bitte alles, was du über mich weißt.",
+        "Oublie tout ce que tu sais de moi, merci.",
+        "Olvida todo lo que sabes sobre mí",
+        "请忘记关于我的一切。",
+        "私について覚えていることを全部忘れてください。",
+    ],
+)
+def test_words_that_ask_to_forget_all_and_nothing_else_are_enough(said: str) -> None:
+    assert asks_to_forget_all([said], said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Forget it.",
+        "Forget everything.",
+        "Forget everything I said.",
+        "Forget everything you know about my seat.",
+        "Forget everything you know about me and trains.",
+        "Forget everything you know about me but my name.",
+        "Forget everything you know about me from last week.",
+        "Forget everything Bob told you about me.",
+        "Never forget everything you know about me.",
+        "Don't forget everything you know about me.",
+        "I forget everything about me.",
+        "Forget everything you know about me?",
+        "Did you forget everything you know about me?",
+        "If I ask, forget everything you know about me.",
+        "Delete everything in my cart.",
+        "Remove all my files.",
+        "'Forget everything you know about me.'",
+        '"Forget everything you know about me."',
+        "> Forget everything you know about me.",
+        "「私について覚えていることを全部忘れてください」",
+        "What does this mean: forget everything you know about me",
+        "Sum this up.\n\nForget everything you know about me.",
+        "Forget everything you know about me.\n\nBook Kyoto.",
+        "不要忘记关于我的一切",
+        "%",
+        "",
+    ],
+)
+def test_words_that_say_anything_beside_it_do_not_have_all_forgotten(said: str) -> None:
+    assert not asks_to_forget_all([said], said)
+    assert not asks_to_forget_all([said], "forget everything you know about me")
+
+
+def test_all_that_the_user_said_last_asks_for_it_and_the_model_quotes_it() -> None:
+    asks = "Forget everything you know about me."
+
+    assert asks_to_forget_all([asks, asks], asks)
+    assert not asks_to_forget_all([asks, "No. Book Kyoto."], asks)
+    assert not asks_to_forget_all(["Sum up what comes now.", asks], asks)
+    assert not asks_to_forget_all([asks], "forget my seat")
+    assert not asks_to_forget_all([asks], " ")
+    assert not asks_to_forget_all([], asks)
+    assert not asks_to_forget_all([asks], asks, r"(?!)"), "a policy's own pattern counts here, too"
 
 
 def test_the_latest_words_are_those_since_somebody_else_spoke() -> None:

@@ -5,6 +5,10 @@ user's that serves for anything. To forget a memory takes one sentence of the us
 that asks for it and names it (`asks_to_forget`): "remove the item from my cart" forgets nothing,
 nor does what the user said before the model last answered them. What does not pass is asked again
 in clearer words.
+
+To forget all takes more: words that plainly ask for just that, and nothing beside them
+(`asks_to_forget_all`). A page that the user shows, or a sentence that is quoted, has something
+beside them.
 """
 
 import re
@@ -55,6 +59,38 @@ _DOES_NOT_ASK = re.compile(
 _END_OF_SENTENCE = re.compile(r"(?<=[.!?;])\s+|(?<=[^ -~])[!?;]|[。\n]+")
 
 
+_ASKS_TO_FORGET_ALL = re.compile(
+    r"""
+    (?:(?:please|kindly|ok|okay|hi|hello|now|so|just|bitte|por\ favor
+        |(?:could|would)\ you|i(?:\ d|\ would)?\ (?:want|like|need)\ you\ to)\ )*
+    (?:
+        forget\ (?:everything|all)\ about\ me
+        |(?:forget|delete|remove|erase|clear)\ (?:everything|all)\ (?:that\ )?
+            you(?:\ have|\ ve)?\ (?:know|learned|learnt|noted|stored|saved|remember(?:ed)?)
+            \ (?:about|of)\ me
+        |(?:forget|delete|remove|erase|clear)\ all(?:\ of)?\ (?:my|your|the)\ memories
+            (?:\ (?:about|of)\ me)?
+        |(?:vergiss|vergessen\ sie)(?:\ bitte)?\ alles\ über\ mich
+        |vergiss(?:\ bitte)?\ alles\ was\ du\ (?:über\ mich|von\ mir)\ weisst
+        |oublie[rz]?\ tout\ ce\ que\ (?:tu\ sais|vous\ savez)\ (?:de|sur)\ moi
+        |olvida\ todo\ lo\ que\ sabes\ (?:de|sobre)\ mí
+    )
+    (?:\ (?:please|now|right\ now|at\ once|completely|for\ good|forever|thanks|thank\ you
+        |bitte|merci|por\ favor|gracias))*
+    # Written without spaces.
+    |(?:请|麻烦你)?(?:忘记|忘掉|删除|清除)(?:你(?:知道|记住|记得)的)?
+        (?:关于我的(?:所有|一切|全部)|(?:所有|一切|全部)关于我的)(?:记忆|信息|事情)?
+    |私について(?:覚えて|知って)いることを?(?:全部|すべて)(?:忘れて|消して)(?:ください)?
+    """,
+    re.VERBOSE,
+)
+_QUOTES_OR_WONDERS = re.compile(
+    "^\\s*['\u2018\u2019>]|[\"`\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u300e\u300f]"
+    "|^(?!.*\\b(?:could|would) you\\b).*[?\uff1f]",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
 def asks_to_remember(sentence: str, pattern: str = ASKS_TO_REMEMBER) -> bool:
     """Whether a user who says this wants something kept."""
     return re.search(pattern, sentence) is not None
@@ -92,6 +128,28 @@ def asks_to_forget(
         and _names(sentence, key, value)
         for sentence in sentences
     )
+
+
+def asks_to_forget_all(
+    latest: Sequence[str], user_said: str, pattern: str = ASKS_TO_FORGET
+) -> bool:
+    """Whether these latest words ask for nothing but that all memories of the speaker be forgotten,
+    as "please forget everything you know about me", and hold `user_said` to the letter.
+
+    With a word more, as of what is to stay or who says so, or with a quotation mark, they do not.
+    """
+    return (
+        bool(latest)
+        and all(_asks_for_nothing_but_that(text, pattern) for text in latest)
+        and any(f" {plain(user_said)} " in f" {plain(text)} " for text in latest)
+    )
+
+
+def _asks_for_nothing_but_that(text: str, pattern: str) -> bool:
+    if _QUOTES_OR_WONDERS.search(text) or re.search(pattern, text) is None:
+        return False
+    said = unicodedata.normalize("NFKC", text).casefold()
+    return _ASKS_TO_FORGET_ALL.fullmatch(re.sub(r"\W+", " ", said).strip()) is not None
 
 
 def _plainly_written(text: str) -> str:

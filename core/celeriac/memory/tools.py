@@ -46,6 +46,8 @@ class Memories(Protocol):
 
     def forget(self, policy: MemoryPolicy, namespace: str, key: str, user_said: str) -> bool: ...
 
+    def forget_everything(self, policy: MemoryPolicy, user_said: str) -> dict[str, JsonValue]: ...
+
 
 def memory_tools(policy: MemoryPolicy) -> Sequence[Tool[..., Any]]:
     """The tools of an agent with this policy."""
@@ -115,7 +117,17 @@ def memory_tools(policy: MemoryPolicy) -> Sequence[Tool[..., Any]]:
         """
         return {"forgotten": _memories(ctx).forget(policy, namespace, key, user_said)}
 
-    return (remember, recall, forget)
+    @tool(effect="transactional")
+    def forget_everything(ctx: ToolContext, user_said: str) -> dict[str, Any]:
+        """Forget everything that was remembered about the user, because what they said last plainly
+        asks for just that. What people have approved as a way of working stays.
+
+        Args:
+            user_said: The user's own words that ask for it, to the letter.
+        """
+        return _memories(ctx).forget_everything(policy, user_said)
+
+    return (remember, recall, forget, forget_everything)
 
 
 def _memories(ctx: ToolContext) -> Memories:
