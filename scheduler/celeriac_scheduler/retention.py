@@ -69,6 +69,8 @@ class Retention:
             self._so_far = Pruned()
             with self._database.begin() as connection:
                 pruning.sweep_artifacts(connection)
+            with self._database.begin() as connection:
+                pruning.sweep_vectors(connection, self._policy)
         return is_more
 
     def _run(self) -> None:

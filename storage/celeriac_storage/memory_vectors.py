@@ -104,6 +104,51 @@ def keep(
     ).rowcount
 
 
+_ABANDONED = """
+WITH RECURSIVE made_by (embedder) AS (  -- by the index, each once, however many vectors there are
+    SELECT min(embedder) FROM celeriac.memory_vectors
+    UNION ALL SELECT (SELECT min(embedder) FROM celeriac.memory_vectors AS other
+        WHERE other.embedder > made_by.embedder)
+    FROM made_by WHERE embedder IS NOT NULL
+), used AS (
+    SELECT DISTINCT ON (agent) definition #>> '{memory,embedder}' AS embedder
+    FROM celeriac.agents ORDER BY agent, registered_at DESC
+)
+SELECT ctid FROM celeriac.memory_vectors
+WHERE embedder IN (SELECT embedder FROM made_by EXCEPT SELECT embedder FROM used)
+    AND made_at < clock_timestamp() - make_interval(secs => %(seconds)s)
+    AND tenant_id = coalesce(%(tenant_id)s::text, tenant_id)
+"""
+
+
+def count_abandoned(
+    connection: Connection, *, older_than_seconds: float, tenant_id: TenantId | None
+) -> int:
+    """How many vectors `prune` would take."""
+    return int(
+        connection.exec_driver_sql(
+            f"SELECT count(*) FROM ({_ABANDONED}) AS vector",
+            {"seconds": older_than_seconds, "tenant_id": tenant_id},
+        ).scalar_one()
+    )
+
+
+def prune(
+    connection: Connection,
+    *,
+    older_than_seconds: float,
+    tenant_id: TenantId | None,
+    at_most: int,
+) -> int:
+    """Delete vectors that were made at least so long ago by an embedder that no agent has, as a
+    worker last registered it; how many. What somebody has locked is passed over."""
+    return connection.exec_driver_sql(
+        "DELETE FROM celeriac.memory_vectors"
+        f" WHERE ctid = ANY (ARRAY({_ABANDONED} LIMIT %(at_most)s FOR UPDATE SKIP LOCKED))",
+        {"seconds": older_than_seconds, "tenant_id": tenant_id, "at_most": at_most},
+    ).rowcount
+
+
 def distance(connection: Connection) -> str:
     """SQL for how far `embedding` is from the parameter `vector`; both are of length 1.
 

@@ -3,6 +3,8 @@
 The work is done by the database's own function, `celeriac.prune_runs` (migration 0017): it looks
 again whether each run is at rest, under its locks, and never waits for one. A batch is one
 transaction, so a kill leaves whole runs only.
+
+With them go vectors of memories that no agent's embedder compares any more.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,10 +16,12 @@ from sqlalchemy import Connection
 from celeriac.errors import InvalidInput
 from celeriac.ids import RunId, TenantId
 from celeriac.states import RunStatus
+from celeriac_storage import memory_vectors
 from celeriac_storage.database import Database
 
 BATCH_RUNS = 100
 SWEPT_ARTIFACTS = 1000  # of one call
+SWEPT_VECTORS = 1000
 
 ENDED = tuple(status for status in RunStatus if status.is_terminal)
 
@@ -29,6 +33,11 @@ class Policy:
     older_than_days: float
     statuses: Sequence[RunStatus] = ENDED
     tenant_id: TenantId | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The age that it is about."""
+        return self.older_than_days * 86400.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.older_than_days < 36500:
@@ -58,6 +67,7 @@ class Extent:
     runs: int
     oldest: datetime | None  # ended then
     newest: datetime | None
+    vectors: int  # of memories, by embedders that no agent has
 
 
 @dataclass(slots=True)
@@ -66,6 +76,7 @@ class Pruned:
 
     runs: int = 0
     artifacts: int = 0  # large values that no call refers to any more
+    vectors: int = 0  # of memories, by embedders that no agent has
     passed_over: int = 0  # somebody held them, or began something with them in that moment
     place: Place = field(default_factory=Place)
 
@@ -78,12 +89,16 @@ _OLD = """
 
 
 def extent(connection: Connection, policy: Policy) -> Extent:
-    """How many runs there are to prune, and from when: what `prune` would do. Changes nothing."""
+    """How many runs there are to prune, and from when, and how many vectors: what `prune` would
+    do. Changes nothing."""
     row = connection.exec_driver_sql(
         f"SELECT count(*), min(finished_at), max(finished_at) FROM celeriac.runs WHERE {_OLD}",
         _parameters(policy),
     ).one()
-    return Extent(*row)
+    vectors = memory_vectors.count_abandoned(
+        connection, older_than_seconds=policy.seconds, tenant_id=policy.tenant_id
+    )
+    return Extent(*row, vectors)
 
 
 def prune_batch(
@@ -123,6 +138,17 @@ def sweep_artifacts(connection: Connection, at_most: int = SWEPT_ARTIFACTS) -> i
     )
 
 
+def sweep_vectors(connection: Connection, policy: Policy, at_most: int = SWEPT_VECTORS) -> int:
+    """Delete vectors, made at least as long ago as the policy says, that nobody compares any more;
+    how many. A memory without one is found by its words, and gets one when it is next recalled."""
+    return memory_vectors.prune(
+        connection,
+        older_than_seconds=policy.seconds,
+        tenant_id=policy.tenant_id,
+        at_most=at_most,
+    )
+
+
 def prune(
     database: Database,
     policy: Policy,
@@ -136,17 +162,21 @@ def prune(
         with database.begin() as connection:
             is_more = prune_batch(connection, policy, so_far, batch=batch)
         progress(so_far)
-    while True:
+    is_more = True
+    while is_more:
         with database.begin() as connection:
-            swept = sweep_artifacts(connection)
-        so_far.artifacts += swept
-        if swept < SWEPT_ARTIFACTS:
-            return so_far
+            artifacts = sweep_artifacts(connection)
+        with database.begin() as connection:
+            vectors = sweep_vectors(connection, policy)
+        so_far.artifacts += artifacts
+        so_far.vectors += vectors
+        is_more = artifacts == SWEPT_ARTIFACTS or vectors == SWEPT_VECTORS
+    return so_far
 
 
 def _parameters(policy: Policy) -> dict[str, object]:
     return {
-        "seconds": policy.older_than_days * 86400.0,
+        "seconds": policy.seconds,
         "statuses": [status.value for status in policy.statuses],
         "tenant_id": policy.tenant_id,
     }

@@ -10,12 +10,13 @@ from sqlalchemy.exc import DBAPIError
 
 from celeriac import MemoryPolicy
 from celeriac.cli.checks import check_all
-from celeriac.ids import DEFAULT_TENANT, UserId
+from celeriac.ids import DEFAULT_TENANT, TenantId, UserId
 from celeriac.memory import Embedder, HashingEmbedder, StaticEmbedder
 from celeriac.scripted import ToolCall
 from celeriac.settings import load_settings
-from celeriac_storage import memory_vectors
+from celeriac_storage import memory_vectors, pruning
 from celeriac_storage.database import Database
+from celeriac_storage.pruning import Policy
 from tests.rememberer import Rememberer
 
 MakeRememberer = Callable[[Embedder], Rememberer]
@@ -156,6 +157,50 @@ def test_vectors_of_two_embedders_are_never_compared(
     assert shown(second, run_id)[0] == "seat"
     assert {by for _, by, _ in vectors(second)} == {"old", "new"}
     second.close()
+
+
+@pytest.fixture
+def two_made(make: MakeRememberer, database: Database, broker_url: str) -> Iterator[Rememberer]:
+    """Each memory has a vector of the embedder that the agent had before, and of the one it has."""
+    make(Counting("old")).talk("Hello.")
+    second = Rememberer(database, broker_url, MemoryPolicy(embedder=Counting("new")))
+    second.talk("Hello.")
+    yield second
+    second.close()
+
+
+def test_pruning_takes_vectors_whose_embedder_no_agent_has_any_more(
+    two_made: Rememberer, database: Database
+) -> None:
+    with database.begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE celeriac.memory_vectors SET made_at = made_at - interval '10 days'"
+            " WHERE memory_key <> 'trip'"
+        )
+        assert pruning.extent(connection, Policy(older_than_days=9)).vectors == len(KNOWN) - 1
+
+    done = pruning.prune(database, Policy(older_than_days=9))
+
+    assert done.vectors == len(KNOWN) - 1
+    left = vectors(two_made)
+    assert {key for key, by, _ in left if by == "new"} == set(KNOWN)
+    assert [key for key, by, _ in left if by == "old"] == ["trip"], "it is younger"
+    assert pruning.prune(database, Policy(0, tenant_id=TenantId("rival"))).vectors == 0
+    assert pruning.prune(database, Policy(0)).vectors == 1
+    assert two_made.violations() == []
+
+
+@pytest.mark.usefixtures("two_made")
+def test_only_a_login_of_retention_takes_vectors_away(database_url: str) -> None:
+    for role, may in (("worker", False), ("api", False), ("retention", True)):
+        login = Database(f"{database_url}?options=-crole%3Dceleriac_{role}")
+        with ExitStack() as stack:
+            if not may:
+                stack.enter_context(pytest.raises(DBAPIError, match="permission denied"))
+            with login.begin() as connection:
+                assert pruning.sweep_vectors(connection, Policy(0), at_most=3) == 3
+                assert pruning.sweep_vectors(connection, Policy(0)) == len(KNOWN) - 3
+        login.close()
 
 
 def test_what_is_forgotten_leaves_no_vector(make: MakeRememberer) -> None:

@@ -31,7 +31,8 @@ def prune(
 ) -> None:
     """Take away what old runs have left: all but what says that they were and what they did.
 
-    Runs with something still to come are left alone. An id that was used stays used.
+    Runs with something still to come are left alone. An id that was used stays used. With them go
+    vectors of memories, as old, that no agent's embedder compares any more.
     """
     from celeriac.ids import TenantId, checked_id
     from celeriac.states import RunStatus
@@ -49,9 +50,11 @@ def prune(
             extent = pruning.extent(connection, policy)
         if dry_run:
             if as_json:
-                print_json({"runs": extent.runs, "oldest": extent.oldest, "newest": extent.newest})
+                print_json(extent)
             else:
-                typer.echo(f"{extent.runs} runs would be pruned")
+                typer.echo(
+                    f"{extent.runs} runs would be pruned, and {extent.vectors} vectors of memories"
+                )
             return
 
         def tell(done: pruning.Pruned) -> None:
@@ -60,7 +63,15 @@ def prune(
         done = pruning.prune(database, policy, batch=batch, progress=tell)
     if as_json:
         print_json(
-            {"runs": done.runs, "artifacts": done.artifacts, "passed_over": done.passed_over}
+            {
+                "runs": done.runs,
+                "artifacts": done.artifacts,
+                "vectors": done.vectors,
+                "passed_over": done.passed_over,
+            }
         )
     else:
-        typer.echo(f"{done.runs} runs pruned, {done.passed_over} passed over")
+        typer.echo(
+            f"{done.runs} runs pruned, {done.passed_over} passed over, {done.vectors} vectors of "
+            "memories deleted"
+        )

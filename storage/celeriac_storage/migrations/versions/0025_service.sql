@@ -19,6 +19,9 @@ CREATE FUNCTION celeriac.read_budget_gauges()
 $$;
 REVOKE EXECUTE ON FUNCTION celeriac.read_budget_gauges FROM PUBLIC;
 
+-- Vectors of an embedder that no agent has any more are pruned with old runs (docs/memory.md).
+CREATE INDEX memory_vectors_made ON celeriac.memory_vectors (embedder, made_at);
+
 -- The API searches memories by meaning, and makes the vectors that the owner's lack as a worker does:
 -- by its row-level security those of the request's owner alone (docs/memory.md).
 
@@ -31,5 +34,8 @@ BEGIN
     END IF;
     IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_worker') THEN
         GRANT EXECUTE ON FUNCTION celeriac.read_budget_gauges TO celeriac_worker;
+    END IF;
+    IF EXISTS (SELECT FROM pg_roles WHERE rolname = 'celeriac_retention') THEN
+        GRANT DELETE ON celeriac.memory_vectors TO celeriac_retention;
     END IF;
 END $$;
