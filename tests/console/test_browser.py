@@ -4,12 +4,16 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
+from sqlalchemy import Connection
 
 from celeriac import Approval, Rule, When
+from celeriac.ids import RunId
 from celeriac.reports import Approval as Proposal
 from celeriac.states import RunStatus
+from celeriac_storage import timelines
 from celeriac_storage.database import Database
+from celeriac_storage.timelines import Timeline
 from tests.api.server import Api
 from tests.browser import PAGE_MILLISECONDS
 from tests.console.window import PHONE, Window
@@ -114,6 +118,61 @@ def test_a_failover_is_watched_while_it_happens(api: Api, stack: Stack, browser:
         expect(page.locator(f"#step-{WAITING}")).to_contain_text("wait_at")
         expect(page.locator("#now")).to_have_count(0)
         expect(page.locator(".acts button[type=submit], .acts .say")).to_have_count(0)
+
+
+_NEWS_WHILE_IT_FETCHES = """() => {
+  const news = () => htmx.trigger("#live", "news");
+  const counts = document.body.dataset;
+  const count = (what) => () => { counts[what] = 1 + Number(counts[what] ?? 0); };
+  document.addEventListener("htmx:beforeRequest", count("asked"));
+  document.addEventListener("htmx:afterSettle", count("settled"));
+  document.addEventListener("htmx:afterSwap", () => {
+    news();  // when the first answer is there, and its request not over yet: it waits
+    setTimeout(news);  // while the second request is made, before the first has settled
+  }, { once: true });
+  news();
+}"""
+
+
+def test_news_that_comes_while_a_page_fetches_itself_is_fetched_too(counter: Counter) -> None:
+    """However it falls between the end of one request and the begin of another."""
+    _, proposal = counter.propose()
+    at, held = f"/runs/{proposal.run_id}", list[Route]()
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    with counter.window(polls=False) as window:
+        page = window.sign_in(counter.api.token("carl", "operator"), at)
+        page.route(window.url + at, hold)
+        page.evaluate(_NEWS_WHILE_IT_FETCHES)
+
+        for number in (1, 2, 3):
+            expect(page.locator("body")).to_have_attribute("data-asked", str(number))
+            if number > 1:
+                expect(page.locator("body")).to_have_attribute("data-settled", str(number - 1))
+            held.pop().continue_()
+        expect(page.locator("body")).to_have_attribute("data-settled", "3")
+        page.unroute(window.url + at)
+
+
+def test_an_event_between_the_page_and_its_stream_is_not_lost(
+    counter: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever commits while a page is rendered comes after what the page follows from."""
+    desk, proposal = counter.propose()
+    read = timelines.read_timeline
+
+    def read_late(connection: Connection, run_id: RunId, limit: int) -> Timeline:
+        if desk.client.get(run_id).status != RunStatus.CANCELLED:
+            desk.client.cancel(run_id)
+        return read(connection, run_id, limit)
+
+    monkeypatch.setattr(timelines, "read_timeline", read_late)
+    with counter.window(polls=False) as window:
+        page = window.sign_in(counter.api.token("carl", "operator"), f"/runs/{proposal.run_id}")
+
+        expect(page.locator("#run .status")).to_contain_text("cancelled", timeout=SEEN_MILLISECONDS)
 
 
 def test_approving_from_the_inbox_by_keyboard(counter: Counter) -> None:

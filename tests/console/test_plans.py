@@ -18,7 +18,7 @@ from tests.console.window import DESKTOP, PHONE, Window
 from tests.family import Family
 from tests.plan_desk import LAYERS, broken, calls, runner, writer
 
-SEEN_MILLISECONDS = 30_000  # of what the page fetches itself, however slow the machine is
+SEEN_MILLISECONDS = 30_000  # of what the page is told of, however slow the machine is
 HOSTILE = "</title></text><script>window.owned = 1</script>\u202e{{ 7*7 }}"
 
 
@@ -177,7 +177,7 @@ def test_a_plan_is_watched_at_every_width(
             goal="Find the room for the seed potatoes, and tell the customer",
         ),
     )  # fmt: skip
-    with Window(browser, api.url, size, scheme) as window:
+    with Window(browser, api.url, size, scheme, polls=False) as window:
         page = window.sign_in(api.token("alice"), f"/runs/{run_id}")
         expect(page.locator("#box-search-north .stands")).to_have_text("waiting")
 

@@ -18,11 +18,26 @@ document.addEventListener("securitypolicyviolation", (event) => {
 """
 
 
+# Pages fetch themselves every now and then, in case they have missed something.
+_FETCH_NOTHING_BY_TIME = """
+const later = window.setTimeout;
+window.setTimeout = (what, milliseconds, ...more) =>
+  milliseconds >= 2000 ? 0 : later(what, milliseconds, ...more);
+"""
+
+
 class Window:
-    """One window of its own, with no other's cookies."""
+    """One window of its own, with no other's cookies. If it `polls` not, pages learn only from the
+    events that they are told of: one that is lost is not made up for."""
 
     def __init__(
-        self, browser: Browser, url: str, size: tuple[int, int] = DESKTOP, scheme: str = "light"
+        self,
+        browser: Browser,
+        url: str,
+        size: tuple[int, int] = DESKTOP,
+        scheme: str = "light",
+        *,
+        polls: bool = True,
     ) -> None:
         self.url = url
         self.trouble: list[str] = []
@@ -34,6 +49,8 @@ class Window:
         )
         self._context.set_default_timeout(PAGE_MILLISECONDS)
         self._context.add_init_script(_NOTE_VIOLATIONS)
+        if not polls:
+            self._context.add_init_script(_FETCH_NOTHING_BY_TIME)
         self.page: Page = self._context.new_page()
         self.page.on("console", self._note_message)
         self.page.on("pageerror", lambda error: self.trouble.append(str(error)))

@@ -2,11 +2,14 @@
 // Data only ever becomes text here, never markup.
 "use strict";
 
-// A stream is over with the run's last event; the browser would come back for more.
+// A stream is over with the run's last event; the browser would come back for more. With each event the
+// page looks again: it is told of all after the last one that was rendered.
 const LAST_EVENTS = ["run.completed", "run.failed", "run.cancelled"];
 htmx.createEventSource = (address) => {
   const source = new EventSource(address);
+  const live = document.getElementById("live");
   for (const name of LAST_EVENTS) source.addEventListener(name, () => source.close());
+  for (const name of live.dataset.news.split(" ")) source.addEventListener(name, () => htmx.trigger(live, "news"));
   return source;
 };
 
