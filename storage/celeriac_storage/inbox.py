@@ -107,15 +107,17 @@ def said_under(connection: Connection, key: str, message: dict[str, JsonValue]) 
     return RunId(row[0])
 
 
-def listener_under(connection: Connection, run_id: RunId, tenant_id: TenantId) -> RunId | None:
-    """The tenant's run that was told what the run of this id was to start from; None if none
-    was."""
+def listener_under(
+    connection: Connection, run_id: RunId, tenant_id: TenantId
+) -> tuple[RunId, UserId] | None:
+    """The tenant's run that was told what the run of this id was to start from, and whose it is;
+    None if none was."""
     row = connection.exec_driver_sql(
-        "SELECT run_id FROM celeriac.inbox JOIN celeriac.runs USING (run_id)"
+        "SELECT run_id, user_id FROM celeriac.inbox JOIN celeriac.runs USING (run_id)"
         " WHERE key = %s AND tenant_id = %s",
         (key_of_start(run_id), tenant_id),
     ).fetchone()
-    return None if row is None else RunId(row[0])
+    return None if row is None else (RunId(row[0]), UserId(row[1]))
 
 
 def key_of_word(run_id: RunId, key: str) -> str:

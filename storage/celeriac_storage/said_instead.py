@@ -18,6 +18,9 @@ def say_instead(connection: Connection, new: NewRun, word: dict[str, JsonValue])
     run waits for a thread.
     """
     key = inbox.key_of_start(new.run_id)
+    known = inbox.listener_under(connection, new.run_id, new.tenant_id)
+    if known is not None and known[1] != new.user_id:
+        raise run_exists(new.run_id)
     told = inbox.said_under(connection, key, word)
     if told is not None:
         return _told(connection, new, told)

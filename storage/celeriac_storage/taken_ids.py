@@ -10,14 +10,16 @@ from celeriac_storage.new_run import NewRun
 
 def not_to_be_had(connection: Connection, new: NewRun) -> CeleriacError:
     """Why no run was created under this id. Of another tenant's run it tells nothing: whoever has
-    learned its id hears what they would hear of any id that is not for them."""
+    learned its id hears what they would hear of any id that is not for them. Of another user's, it
+    tells no more than that the id is taken."""
     listener = inbox.listener_under(connection, new.run_id, new.tenant_id)
     is_ours = connection.exec_driver_sql(
         "SELECT FROM celeriac.runs WHERE run_id = %s AND tenant_id = %s",
         (new.run_id, new.tenant_id),
     ).fetchone()
     if listener is not None or is_ours is not None:
-        return run_exists(new.run_id, listener)
+        is_own = listener is not None and listener[1] == new.user_id
+        return run_exists(new.run_id, listener[0] if listener and is_own else None)
     own = f"{new.run_id.partition('@')[0]}@{new.tenant_id}"
     return InvalidInput(
         f"a run of tenant {new.tenant_id} cannot be called {new.run_id}, and nothing was written: "

@@ -185,6 +185,28 @@ def test_a_conversation_through_all_that_can_be_asked(api: Api, talk: Talk) -> N
     assert "go on" in talk.shown[-1]
 
 
+def test_of_an_id_that_another_user_has_taken_no_more_is_told(api: Api) -> None:
+    """Whether a run has it, or what it was to start from was told to another run."""
+    alice, bob = api.person("alice"), api.person("bob")
+    in_thread = {**START, "thread_id": "dogs", "on_busy": "say"}
+    alice.post("/v1/runs", json={**in_thread, "run_id": "active"})
+    alice.post("/v1/runs", json={**in_thread, "run_id": "told"})
+    assert "active" in alice.post("/v1/runs", json={**START, "run_id": "told"}).text
+
+    answers = [
+        bob.post("/v1/runs", json={**START, **more, "run_id": run_id})
+        for run_id in ("active", "told")
+        for more in ({}, {"on_busy": "say", "thread_id": "cats"})
+    ]
+
+    assert [problem(each) for each in answers] == [(409, "run-exists")] * 4
+    texts = {
+        each.json()["detail"].replace("active", "ID").replace("told", "ID") for each in answers
+    }
+    assert len(texts) == 1
+    assert api.rows("SELECT count(*) FROM celeriac.inbox") == [(1,)]
+
+
 def test_say_on_busy_tells_the_active_run(api: Api) -> None:
     first = start(api, thread_id="dogs")
     busy = {**START, "thread_id": "dogs", "on_busy": "say", "run_id": "other"}
