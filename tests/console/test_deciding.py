@@ -236,6 +236,7 @@ def test_an_edit_that_the_tool_does_not_take_is_told_and_can_be_mended(scene: Sc
     assert refused.status_code == 422
     assert "amount" in refused.text
     assert ">\nlots</textarea>" in refused.text  # as it was typed
+    assert f'hx-get="{scene.path}"' in refused.text  # and not where the form was sent to
     assert scene.status() == "pending"
     edited = scene.carl.send(form, **{"argument.amount": "40.00", "reason": "half of it was used"})
     assert edited.status_code == 303
