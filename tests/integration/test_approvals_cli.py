@@ -99,6 +99,16 @@ def test_whoever_decides_is_shown_what(
         assert fact in told.stderr
 
 
+def test_who_may_not_decide_is_told_how_another_one_does(cli: Cli, desk: Desk) -> None:
+    _, (proposal,) = desk.propose()
+
+    told = error(cli("approve", proposal.approval_id, "--as", proposal.requested_by))
+
+    assert f"cannot be decided by {proposal.requested_by}" in told
+    assert "--as USER" in told
+    assert [each.status for each in desk.client.approvals()] == ["pending"]
+
+
 def test_show_records_that_a_proposal_was_seen_only_for_a_person_who_is_named(
     cli: Cli, desk: Desk
 ) -> None:

@@ -7,9 +7,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from celeriac.errors import CeleriacError
+from celeriac.errors import CeleriacError, NotAllowed
 
 GLOBAL_OPTIONS = ("--url", "--tenant", "--database-url", "--broker-url", "--data", "--agents")
+
+
+_ANOTHER = ". Somebody else does it with `--as USER`, or over HTTP with a token of their own"
 
 
 class WrongUsage(typer.TyperException):
@@ -44,7 +47,7 @@ def _told() -> Iterator[None]:
         _tell(error.format_message())
         raise typer.Exit(error.exit_code) from error
     except (CeleriacError, TimeoutError) as error:
-        _tell(str(error))
+        _tell(str(error) + (_ANOTHER if isinstance(error, NotAllowed) else ""))
         raise typer.Exit(1) from error
     except Exception as error:
         # By name: `celeriac --help` must not import a driver to know its errors.
