@@ -245,6 +245,7 @@ def test_what_was_compensated_is_not_gone_on_from(family: Family) -> None:
     run = family.run(retry)
     assert run.status is RunStatus.NEEDS_ATTENTION
     assert "release" in str(run.error)
+    assert "`celeriac cancel` this run, and start a new one" in str(run.error)
     assert DONE == ["reserve", "release"]
 
 

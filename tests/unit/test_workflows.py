@@ -204,6 +204,7 @@ def test_code_that_ends_where_the_log_goes_on_diverges() -> None:
         raise ValueError("a bug of the new version")
 
     assert "there the code ends" in diverged(shorter, played.log)
+    assert "start a new one" not in diverged(shorter, played.log)
     assert "fails: ValueError: a bug of the new version" in diverged(broken, played.log)
 
 

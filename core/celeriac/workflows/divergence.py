@@ -6,11 +6,20 @@ from celeriac.workflows.entry import Asked, End, EndKind
 MAX_SHOWN_CHARACTERS = 200  # of one entry's arguments
 
 
-def diverged(workflow: str, logged: Asked, does: str) -> End:
-    """The code of today `does` something else than what was `logged` as next."""
+def diverged(workflow: str, logged: Asked, does: str, *, is_retry: bool) -> End:
+    """The code of today `does` something else than what was `logged` as next; with `is_retry` in
+    the first turn of a run that retries another one."""
+    # An undo is not asked for again, once what has failed is made anew.
+    because = (
+        "If the run that failed has asked for that only because it failed, as for what takes "
+        "something back, no code can go on from it: `celeriac cancel` this run, and start a new "
+        "one. Else let workers"
+        if is_retry
+        else "Let workers"
+    )
     message = (
         f"the code of workflow {workflow} does not do again what its log says: entry "
-        f"{logged.number} of the log is {named(logged)}, and there the code {does}. Let workers "
+        f"{logged.number} of the log is {named(logged)}, and there the code {does}. {because} "
         "have code that does the same up to there, with ctx.version(...) where it is to differ, "
         "and `celeriac retry` the run"
     )

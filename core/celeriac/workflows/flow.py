@@ -52,6 +52,7 @@ class Flow:
         self.run_id = run_id
         self._ahead: dict[int, Entry] = {}  # of the log, what the code has not asked for yet
         self._holes: set[int] | None = None  # numbers that the log of a retry lacks; None: unknown
+        self._is_retry = False  # whether there were any
         self.failures = Failures()
         self._next_number = 0
         self._told = 0  # ends that the code knows of
@@ -81,6 +82,7 @@ class Flow:
             ends = self._take(entries)
             if self._holes is None:
                 self._holes = {*range(max(self._ahead, default=0))} - self._ahead.keys()
+                self._is_retry = bool(self._holes)
             if self._main is None:
                 self._begin()
             self._run()
@@ -132,7 +134,7 @@ class Flow:
         while found is not None and found.asked.fingerprint != asked.fingerprint:
             if found.asked.kind is not EntryKind.VERSION:
                 does = f"asks for {named(asked)}"
-                self.stop(diverged(self._workflow.name, found.asked, does))
+                self.stop(self._diverged(found.asked, does))
             # The code does not ask for that version any more: it does what was new then.
             self._next_number = number = number + 1
             asked = replace(asked, number=number)
@@ -264,7 +266,10 @@ class Flow:
             case _:
                 does = "ends"
         first = min(left, key=lambda asked: asked.number)
-        self._end = diverged(self._workflow.name, first, does)
+        self._end = self._diverged(first, does)
+
+    def _diverged(self, logged: Asked, does: str) -> End:
+        return diverged(self._workflow.name, logged, does, is_retry=self._is_retry)
 
     def _is_new(self, change_id: str) -> bool:
         number = self._next_number
