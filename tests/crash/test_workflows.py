@@ -1,14 +1,19 @@
 """Workers die around and in the turns and activities of workflows: what was done is done once."""
 
+import os
+from signal import SIGKILL
 from uuid import uuid4
 
+import psutil
 import pytest
 import redis
 
 from celeriac.reports import Run
+from celeriac.states import RunStatus
 from celeriac_storage.resolving import NotDone, TookEffect
 from tests.crash import workflow_agents as agents
 from tests.crash.stack import DONE_SECONDS, OrderDesk, Stack, count_killed
+from tests.processes import TestProcess
 from tests.waiting import eventually
 
 LABELS = [str(number) for number in range(agents.ACTIVITIES)]
@@ -84,6 +89,69 @@ def test_a_kill_in_each_activity_repeats_no_other_one(stack: Stack, at: int) -> 
     assert looks(stack, run.run_id) == {
         f"0.{2 * number}": 2 if number == at else 1 for number in range(agents.ACTIVITIES)
     }
+    assert stack.violations() == []
+
+
+# features: 003-12
+@pytest.mark.parametrize(
+    "place", ["turn.after_code@1", "turn.before_commit@1", "step.after_commit@1"]
+)
+def test_a_turn_whose_child_of_a_prefork_pool_is_killed_is_taken_by_another_child(
+    stack: Stack, place: str
+) -> None:
+    stack.start_scheduler()
+    # Held at that place, since a point that kills takes the whole pool along.
+    worker = stack.processes.start_worker(
+        agents.__name__, test_points=f"{place}=stop", pool="prefork", slots=3
+    )
+    run_id = stack.start("counting", None)
+    (victim,) = eventually(lambda: stopped(worker), what=f"a child held at {place}")
+
+    os.kill(victim, SIGKILL)
+    run = stack.completed(run_id)
+
+    assert worker.is_running
+    assert run.deaths == int(place != "step.after_commit@1")  # then nobody held it any more
+    assert run.result == LABELS
+    assert executions(stack, run.run_id) == LABELS
+    assert activities(stack, run) == [("tally", 1, "completed")] * agents.ACTIVITIES
+    assert stack.verdicts() == ["lifeline"]
+    assert stack.violations() == []
+
+
+def stopped(worker: TestProcess) -> list[int]:
+    """The processes of it that are frozen."""
+    return [pid for pid in worker.pids if psutil.Process(pid).status() == psutil.STATUS_STOPPED]
+
+
+# features: 004-04, 004-17
+def test_a_fan_of_500_over_two_workers_of_which_one_is_killed_is_made_once(stack: Stack) -> None:
+    stack.start_scheduler()
+    workers = stack.processes.start_workers(2, agents.__name__)
+    labels = [str(number) for number in range(500)]
+    run_id = stack.start("fanning", len(labels))
+    eventually(
+        lambda: len(executions(stack, run_id)),
+        until=lambda made: made >= len(labels) // 5,
+        deadline_seconds=DONE_SECONDS,
+        what="a fifth of the fan",
+    )
+
+    workers[0].kill_group()
+    made = len(executions(stack, run_id))
+    run = stack.client.wait(run_id, timeout_seconds=10 * DONE_SECONDS)
+
+    assert made < len(labels), "it was killed too late to be missed"
+    assert (run.status, run.result) == (RunStatus.COMPLETED, labels)
+    assert sorted(executions(stack, run_id), key=int) == labels
+    assert [(kind, status) for kind, _, status in activities(stack, run)] == [
+        ("tally", "completed")
+    ] * len(labels)
+    ((makers,),) = stack.query(
+        "SELECT count(DISTINCT worker_id) FROM celeriac.runs WHERE parent_run_id = %s", run_id
+    )
+    assert makers == 2
+    assert stack.verdicts() == ["lifeline"]
     assert stack.violations() == []
 
 

@@ -54,6 +54,13 @@ async def counting(ctx: WorkflowContext) -> list[str]:
     return [await ctx.activity(tally, label=str(number)) for number in range(ACTIVITIES)]
 
 
+@workflow(tools=[tally], queue=QUEUE)
+async def fanning(ctx: WorkflowContext, count: int) -> list[str]:
+    """All at once."""
+    calls = [ctx.activity(tally, label=str(number)) for number in range(count)]
+    return list(await ctx.gather(*calls))
+
+
 @workflow(tools=[tally, look_and_die], queue=QUEUE)
 async def dying(ctx: WorkflowContext, at: int) -> list[str]:
     """One after another, and the call of the one at `at` kills its worker."""
