@@ -33,21 +33,25 @@ STEP_MARGIN_SECONDS = 30.0  # on top of the longest call of a step: loading, com
 
 
 class Agent:
-    """What runs are made of. Made once, at the top level of a module, and not to be changed then.
+    """What runs are made of. Make it once, at the top level of a module; it never changes.
 
     `model` is any pydantic-ai model, the name of one (`"openai:gpt-5"`, resolved when a worker
-    starts) or a `ScriptedModel`. `input` is a type that a run's input must fit, checked before
-    anything is written; without one, any JSON will do. `step_deadline_seconds` bounds a step that
-    hangs in a live process; by default it is `STEP_MARGIN_SECONDS` above the longest call. With
-    `stream` the model's text is shown to readers while it is being written (`docs/streaming.md`).
-    `contract` says what must be so before the model may say that it is done
-    (`docs/contracts.md`).
-    With `memory` it remembers its users across threads, as that policy allows, and has the tools
-    `remember`, `recall`, `forget` and `forget_everything` (`docs/memory.md`).
-    `context` bounds what a model call is sent (`docs/context.md`); by default, `ContextPolicy()`,
-    except for a `ScriptedModel`, which is shown everything. `max_output_tokens` is sent to the
-    model as the most that one answer may have, and reserved of budgets; `price` is for a model that
-    the price table does not know (`docs/budgets.md`).
+    starts) or a `ScriptedModel`. `input` is a type that a run's input must fit, which is checked
+    before anything is written; without one, any JSON will do. `limits` bound each run. A worker
+    must serve the Celery queue `queue` to execute the agent.
+
+    `think_timeout_seconds` bounds one model call, and `step_deadline_seconds` a whole step, even
+    one that hangs in a live process; the default is the longest call plus `STEP_MARGIN_SECONDS`.
+    With `stream`, readers see the model's text while it is being written (`docs/streaming.md`).
+
+    `contract` says what must hold before the model may say that it is done (`docs/contracts.md`).
+    With `memory` the agent remembers its users across threads, as far as that policy allows, and
+    has the tools `remember`, `recall`, `forget` and `forget_everything` (`docs/memory.md`).
+    `context` limits what is
+    sent with a model call (`docs/context.md`); the default is `ContextPolicy()`, or everything for
+    a `ScriptedModel`. `max_output_tokens` is the most that one answer may have; it is sent to the
+    model and reserved from budgets. `price` is for a model that the price table does not know
+    (`docs/budgets.md`).
 
     Raises `InvalidAgent` if the parts contradict each other.
     """

@@ -51,16 +51,16 @@ class ToolContext:
     step: int
     call_id: CallId
     idempotency_key: str
-    """Send it along with the request to the other system. It is the same at every attempt of this
-    call and no other call has it, so a target that knows idempotency keys does the thing once."""
+    """Send it with the request to the other system. It is the same at every attempt at this call,
+    and no other call has it, so a target that honours idempotency keys acts only once."""
     attempt: int = 1
     """Which try at the call this is, from 1."""
     deadline: datetime | None = None
-    """When the call is given up (UTC, by the database's clock); pass what is left to clients. In a
-    `verify` that looks for a lost call: when it would have been."""
+    """When the call is given up (UTC, by the database's clock); give your clients the time that is
+    left as their timeout. In a `verify` that looks for a lost call: when it would have been."""
     undoes_key: str | None = None
-    """In an undo: the `idempotency_key` that the call which it takes back was made with. The undo's
-    own is derived from it, so it is the same in every rollback."""
+    """In an undo: the `idempotency_key` of the call that it takes back. The undo's own key is
+    derived from it, and so is the same in every rollback."""
     _connection: "Connection | None" = field(default=None, repr=False)
     _undone_result: JsonValue = field(default=None, repr=False)
     _report: Callable[[str], None] = field(default=_ignore, repr=False)
@@ -102,10 +102,10 @@ class ToolContext:
         self._note_changes(changes)
 
     def progress(self, text: str) -> None:
-        """Note for people how the call went on; the notes become events when the step commits.
+        """Tell people how the call is going; each text becomes an event when the step commits.
 
-        The first 20 of a step are kept, each cut after `MAX_PROGRESS_CHARACTERS` characters. The
-        model does not see them.
+        The first 20 of a step are kept, each cut to `MAX_PROGRESS_CHARACTERS` characters. The model
+        does not see them.
         """
         if len(text) > MAX_PROGRESS_CHARACTERS:
             text = text[: MAX_PROGRESS_CHARACTERS - 1] + "…"

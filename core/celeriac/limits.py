@@ -30,7 +30,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most one run may take. A run stores them when it starts: a deploy changes no running run.
+    """The most one run may take. A run keeps the limits that it started with, whatever is deployed.
 
     Raises `InvalidAgent` for a limit that is not a number above 0.
     """
@@ -39,9 +39,9 @@ class Limits:
     tool_calls: int = 200
     tokens: int = 1_000_000  # input and output together
     wall_seconds: float = 7 * _DAY_SECONDS
-    corrections: int = 3  # answers in a row that had to be refused, each with a question back
+    corrections: int = 3  # answers in a row that may be refused and asked for again
     deadline_seconds: float | None = None  # from when the run may begin, its pauses included
-    depth: int = 3  # runs below one another that calls of agents may start
+    depth: int = 3  # levels of runs below the run, when agents call agents
     children: int = 20  # runs that the run may start in all, hand-offs included
 
     def __post_init__(self) -> None:

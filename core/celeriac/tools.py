@@ -257,25 +257,24 @@ def tool(
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a function a tool, as `@tool` or `@tool(effect=...)`.
 
-    The model is shown the first paragraph of the docstring, each parameter's type and description
-    (Google, NumPy or Sphinx style), and the function's name or `name`. One parameter may be a
-    `ToolContext`, which the model does not see.
+    The model sees the function's name (or `name`), the first paragraph of its docstring, and the
+    type and description of each parameter (Google, NumPy or Sphinx style). One parameter may be a
+    `ToolContext`, which the model does not see. A call is given up after `timeout_seconds`.
 
-    `effect` says what the function does to the world: "none" reads only and runs again after a
+    `effect` says what the function does to the world: "none" only reads, and runs again after a
     crash; "transactional" writes through `ctx.connection`, exactly once; "external" changes
-    something elsewhere. A tool that does not say is taken for the most careful kind, external and
-    stateful. Give another `version` when the same arguments begin to mean something else.
+    something elsewhere. A tool that does not say is treated as the kind that takes the most care,
+    external and stateful. Change `version` when the same arguments come to mean something else.
 
-    Of an external tool: `verify` looks at the target and says whether the call took effect
+    For an external tool, `verify` looks at the target and says whether the call took effect
     (`celeriac.recovery`). It is asked after a call that seems to have worked, and when a call got
-    lost, not sooner than `visibility_seconds` after the call is certainly over, which is how long
-    the target may take to show what it has done. If it cannot tell, or there is none, `on_unknown`
+    lost: then only `visibility_seconds` after the call is certainly over, which is how long the
+    target may take to show what was done. If it cannot tell, or there is none, `on_unknown`
     decides: "ask" a person; "verify" again a few times, then ask; "resend" the same key, for a
-    target that does things once per key. Of any tool: `retry` repeats calls that failed without an
-    effect.
+    target that acts once per key. For any tool, `retry` repeats calls that failed without effect.
 
-    `precondition` is asked right before each call is made, in its own transaction if the tool is
-    transactional: it raises `ToolError` if the call must not be made any more
+    `precondition` is asked right before each call, in the call's own transaction if the tool is
+    transactional, and raises `ToolError` if the call must no longer be made
     (`celeriac.precondition`). Then nothing of the call is done, and a person is asked.
 
     `approval` says who must agree before the tool is called (`celeriac.approval`), and `rollback`

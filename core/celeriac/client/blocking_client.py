@@ -39,13 +39,13 @@ class Client:
     """Talks to one Celeriac database, or to the HTTP API that serves one. Thread-safe; connects at
     first use; close it, or use `with`.
 
-    Of a database it sees the runs of one tenant, and every method may raise `DatabaseUnavailable`
+    On a database it sees the runs of one tenant, and every method may raise `DatabaseUnavailable`
     and `SchemaMismatch`. Without a `broker_url` it publishes nothing and leaves that to a
-    scheduler, which hears of a new run at its commit; with one, a run starts a little sooner.
+    scheduler, which is notified when a new run commits; with one, a run starts a little sooner.
 
-    Over HTTP it is whoever the token says, of that token's tenant, and may what its roles allow:
-    every method may raise `Unauthenticated`, `RoleMissing` and `Unavailable`. What changes
-    something is sent with an idempotency key, so that it is done once however often it is tried.
+    Over HTTP it acts as the token's user, in that user's tenant, within the token's roles: every
+    method may raise `Unauthenticated`, `RoleMissing` and `Unavailable`. Whatever changes something
+    is sent with an idempotency key, so that it is done once however often it is tried.
     """
 
     def __init__(
@@ -164,8 +164,8 @@ class Client:
         """The run's events with a `seq` above `after`, in order and without a gap.
 
         With `follow` it waits for those still to come and ends after the terminal one, whatever
-        happens to the connection meanwhile. To go on after an end of your own, give the `seq` that
-        you had last. Raises `UnknownRun` at once.
+        happens to the connection meanwhile. To resume later, pass the last `seq` that you have
+        seen. Raises `UnknownRun` at once.
         """
         named = run_named(run_id)
         if isinstance(self._desk, DatabaseDesk):
@@ -178,10 +178,10 @@ class Client:
     ) -> Run:
         """Wait until the run has ended or needs a person's attention, and return it.
 
-        With `until_ended` it waits on while the run needs attention, for somebody else to settle
-        it. A pause (for a timer, a worker, its thread …) is always waited out. Raises
-        `TimeoutError`, which leaves the run as it is, and `UnknownRun`. A database that is away is
-        borne for half a minute, a service for the client's patience.
+        With `until_ended` it keeps waiting while the run needs attention, until somebody has
+        settled it. A pause (for a timer, a worker, its thread …) is always waited out. Raises
+        `TimeoutError`, which leaves the run as it is, and `UnknownRun`. It tolerates a database
+        that is down for half a minute, or a service that is for `patience_seconds`.
         """
         vigil = Vigil(run_named(run_id), timeout_seconds, until_ended)
         *_, last = self._desk.watch(vigil)

@@ -95,28 +95,28 @@ def start(
 ) -> Ask[Started]:
     """Start a run of `agent`, given as an `Agent` or by the name a worker registered.
 
-    `thread_id` names a conversation of the user's, made at its first run; without one the run
-    has a new thread for itself. In a thread whose run is active, the new run waits its turn, or
-    with `on_busy="reject"` is refused. With "say" there is no new run: the input is told to the
-    active one, or to one that waits for its user, and what is returned is that run's. A
-    `run_id` of your own makes it safe to start the run again after an error: it never runs
-    twice, and what was said instead of it is not said again. In another tenant than `default`
-    it has the form `NAME@TENANT`.
+    `thread_id` names a conversation of the user's, which begins with its first run; without one,
+    the run gets a new thread to itself. If another run of the thread is active, the new one waits
+    its turn, or is refused with `on_busy="reject"`. With "say" no run is started: the input is told
+    to the active run, or to one that waits for its user, and that run is returned. A `run_id` of
+    your own makes it safe to start the run again after an error: it never runs twice, and what was
+    said instead of it is not said again. Outside the tenant `default` it has the form
+    `NAME@TENANT`.
 
     With `connection`, a SQLAlchemy connection in a transaction (a Session's is
     `session.connection()`), the run is written in that transaction and exists only if you
-    commit it. After an error here the transaction can still be used; nothing was written. Over
-    HTTP there is no such thing, and `user_id` is the token's user where it is not given.
+    commit it. After an error raised here nothing was written, and the transaction can still be
+    used. Over HTTP there is no `connection`, and `user_id` defaults to the token's user.
 
-    With `start_at`, or a `delay` from now by the database's clock, the run is `paused` until
-    then, and takes its turn in its thread only then. A `deadline`, a time or how long after
-    that, ends the run wherever it is, unless it needs a person's attention: `failed`, with the
+    With `start_at`, or a `delay` from now by the database's clock, the run is `paused` until then,
+    and only then takes its turn in its thread. A `deadline`, either a time or how long after that,
+    ends the run wherever it is, unless it needs a person's attention: it is `failed`, with the
     outcome `limit_exceeded` (docs/time.md).
 
     The input is checked before anything is written. Raises `InvalidInput`, `UnknownAgent`,
-    `RunExists`, `WrongOwner` or `ThreadBusy`. That another user's thread was asked for is
-    recorded in `audit`, unless in your own transaction. A broker that is away is no error: the
-    run is accepted, and published by the scheduler.
+    `RunExists`, `WrongOwner` or `ThreadBusy`. An attempt to use another user's thread is recorded
+    in `audit`, unless it was made in your own transaction. A broker that is down is no error: the
+    run is accepted, and the scheduler publishes it.
     """
     run = RunId(checked_id(run_id, "run id")) if run_id is not None else new_run_id()
     thread = None if thread_id is None else ThreadId(checked_id(thread_id, "thread id"))
