@@ -24,10 +24,6 @@ class Frame:
     id: str | None = None
 
 
-KEEP_ALIVE = b":\n\n"
-"""A comment: it says nothing, but shows that the sender is there."""
-
-
 def encode(frame: Frame) -> bytes:
     """The frame in UTF-8. Raises `ValueError` for an id or event that the format cannot carry."""
     for name in (frame.event, frame.id or ""):

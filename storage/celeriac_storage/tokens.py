@@ -120,15 +120,6 @@ def find(connection: Connection, secret: str) -> Found | None:
     return None if row is None else Found(*row)
 
 
-def is_any_usable(connection: Connection) -> bool:
-    """Whether some token opens the API just now."""
-    row = connection.exec_driver_sql(
-        "SELECT FROM celeriac.tokens WHERE revoked_at IS NULL"
-        " AND (expires_at > clock_timestamp()) IS NOT FALSE LIMIT 1"
-    ).fetchone()
-    return row is not None
-
-
 _COLUMNS = """token.token_id, token.tenant_id, token.user_id, token.name, token.prefix, token.roles,
     token.created_at, token.expires_at, token.revoked_at, token.last_used_at"""
 

@@ -365,16 +365,19 @@ def test_damaged_content_is_not_put_back(files: Files, monkeypatch: pytest.Monke
     assert [path.name for path in files.folder.iterdir()] == ["a.txt"]
 
 
-def test_the_ledger_says_what_agents_last_wrote(files: Files) -> None:
+def test_the_records_say_what_agents_last_wrote(files: Files) -> None:
     files.write("a.txt", "one")
     files.write("a.txt", "two")
     files.write("b.txt", "three")
     files.call("delete_file", path="b.txt")
 
-    ledger = records.written_by_agents(files.workspace)
-
-    assert ledger["a.txt"].sha256 == hashlib.sha256(b"two").hexdigest()
-    assert ledger["b.txt"].kind == "absent"
+    last = {
+        change.path: change.after
+        for record in records.all_records(files.workspace)
+        for change in record.changes
+    }
+    assert last["a.txt"].sha256 == hashlib.sha256(b"two").hexdigest()
+    assert last["b.txt"].kind == "absent"
 
 
 def test_a_git_that_was_killed_leaves_no_lock_behind(files: Files) -> None:

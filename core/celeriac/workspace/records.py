@@ -104,14 +104,6 @@ def write(workspace: Workspace, record: Record) -> None:
     write_whole(workspace.kept / "records" / record.name, text.encode())
 
 
-def written_by_agents(workspace: Workspace) -> dict[str, State]:
-    """What calls have last put at each path: the ledger by which a person's edits are told from an
-    agent's."""
-    return {
-        change.path: change.after for record in all_records(workspace) for change in record.changes
-    }
-
-
 def _names(workspace: Workspace) -> list[tuple[int, str]]:
     """Number and short key of each record, oldest first."""
     folder = workspace.kept / "records"
