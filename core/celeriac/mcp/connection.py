@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from celeriac.context import ToolContext
 from celeriac.errors import InvalidAgent, ToolError
-from celeriac.mcp.pins import PinnedTool, by_name, offered
+from celeriac.mcp.offer import OfferedTool, by_name, offered
 from celeriac.mcp.servers import Server, StdioServer
 from celeriac.secrets import redact
 
@@ -47,7 +47,7 @@ class Opened:
 
     session: "ClientSession"
     endings: list[str]
-    tools: Mapping[str, PinnedTool] = field(default_factory=dict)
+    tools: Mapping[str, OfferedTool] = field(default_factory=dict)
     told_at: float = float("-inf")
 
 
@@ -84,7 +84,7 @@ class Connection:
 
     async def call(
         self,
-        tool: PinnedTool,
+        tool: OfferedTool,
         arguments: dict[str, Any],
         context: ToolContext,
         *,
@@ -106,7 +106,7 @@ class Connection:
             raise
 
     async def _sent(
-        self, opened: Opened, tool: PinnedTool, arguments: dict[str, Any], context: ToolContext
+        self, opened: Opened, tool: OfferedTool, arguments: dict[str, Any], context: ToolContext
     ) -> "CallToolResult":
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND
@@ -128,7 +128,7 @@ class Connection:
             raise ServerFailed(self._said(error, opened)) from error
 
     async def _ready_for(
-        self, tool: PinnedTool, ready_seconds: float, trusted_seconds: float
+        self, tool: OfferedTool, ready_seconds: float, trusted_seconds: float
     ) -> Opened:
         self._follow_the_loop()
         try:

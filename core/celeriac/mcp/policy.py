@@ -7,7 +7,7 @@ from typing import Literal
 from celeriac import seconds
 from celeriac.approval import Approval
 from celeriac.errors import InvalidAgent
-from celeriac.mcp.pins import PinnedTool
+from celeriac.mcp.offer import OfferedTool
 from celeriac.recovery import Recovery
 from celeriac.states import EffectKind
 from celeriac.tools import DEFAULT_TIMEOUT_SECONDS
@@ -55,22 +55,22 @@ class ServerPolicy:
         """The tools that it says something of."""
         return [*self.effects, *self.idempotent]
 
-    def kind(self, tool: PinnedTool) -> EffectKind:
+    def kind(self, tool: OfferedTool) -> EffectKind:
         if tool.name in self.effects:
             return EffectKind(self.effects[tool.name])
         return EffectKind.NONE if self._believes(tool, "readOnlyHint") else EffectKind.EXTERNAL
 
-    def recovery(self, tool: PinnedTool) -> Recovery:
+    def recovery(self, tool: OfferedTool) -> Recovery:
         if self.kind(tool) is EffectKind.NONE:
             return Recovery()
         is_idempotent = tool.name in self.idempotent or self._believes(tool, "idempotentHint")
         return Recovery(on_unknown="resend" if is_idempotent else "ask")
 
-    def approval_of(self, tool: PinnedTool) -> Approval | None:
+    def approval_of(self, tool: OfferedTool) -> Approval | None:
         is_harmless = self.kind(tool) is EffectKind.NONE or self._believes(
             tool, "destructiveHint", says=False
         )
         return None if is_harmless else self.approval
 
-    def _believes(self, tool: PinnedTool, hint: str, *, says: bool = True) -> bool:
+    def _believes(self, tool: OfferedTool, hint: str, *, says: bool = True) -> bool:
         return self.trusts_annotations and tool.annotations.get(hint) is says

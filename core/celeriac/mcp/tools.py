@@ -13,7 +13,9 @@ from celeriac.mcp.connection import (
     ServerFailed,
     connection_to,
 )
-from celeriac.mcp.pins import PinnedTool, list_now, read_pins
+from celeriac.mcp.listing import list_now
+from celeriac.mcp.offer import OfferedTool
+from celeriac.mcp.pins import read_pins
 from celeriac.mcp.policy import ServerPolicy
 from celeriac.mcp.results import read_result
 from celeriac.mcp.schema_shape import read_schema
@@ -62,7 +64,7 @@ def mcp_tools(
 
 
 def _tool(
-    server: Server, connection: Connection, policy: ServerPolicy, pinned: PinnedTool, prefix: str
+    server: Server, connection: Connection, policy: ServerPolicy, pinned: OfferedTool, prefix: str
 ) -> Tool[..., Any]:
     kind = policy.kind(pinned)
     # What takes longer than this to get ready has certainly not been called.
@@ -108,7 +110,7 @@ def _tool(
         raise InvalidAgent(f"tool {name!r} of MCP server {server.name}: {error}") from error
 
 
-def _check_names(server: Server, offered: list[PinnedTool], named: list[str]) -> None:
+def _check_names(server: Server, offered: list[OfferedTool], named: list[str]) -> None:
     known = [tool.name for tool in offered]
     if unknown := [name for name in named if name not in known]:
         raise InvalidAgent(
