@@ -120,7 +120,7 @@ class Unheard:
 
 
 @dataclass(slots=True)
-class Turn:
+class Exchange:
     """One run of a thread, with what was said in it."""
 
     run: RunLine
@@ -134,14 +134,14 @@ class Turn:
     proposals: list[tuple[ApprovalId, str]] = field(default_factory=list)  # that wait; with tools
 
 
-def read_turns(
+def read_exchanges(
     connection: Connection,
     tenant_id: TenantId,
     thread_id: ThreadId,
     *,
     before: tuple[datetime, RunId] | None = None,
     limit: int = 20,
-) -> list[Turn]:
+) -> list[Exchange]:
     """The latest runs of the thread before that one, the oldest of them first."""
     created_before, id_before = before or (None, None)
     rows: Any = connection.exec_driver_sql(
@@ -163,18 +163,18 @@ def read_turns(
             "limit": limit,
         },
     ).all()
-    turns = {}
+    exchanges = {}
     for is_handoff, is_gone, result, error, *line in reversed(rows):
         run = run_line(line)
         wait = None if run.status.is_terminal else read_wait(connection, run.run_id)
-        turns[run.run_id] = Turn(run, is_handoff, is_gone, result, error, wait)
-    _add_words(connection, turns)
-    _add_unheard(connection, turns)
-    _add_proposals(connection, turns)
-    return list(turns.values())
+        exchanges[run.run_id] = Exchange(run, is_handoff, is_gone, result, error, wait)
+    _add_words(connection, exchanges)
+    _add_unheard(connection, exchanges)
+    _add_proposals(connection, exchanges)
+    return list(exchanges.values())
 
 
-def _add_words(connection: Connection, turns: dict[RunId, Turn]) -> None:
+def _add_words(connection: Connection, exchanges: dict[RunId, Exchange]) -> None:
     rows: Any = connection.exec_driver_sql(
         """
         SELECT run_id, role, left(part ->> 'content', %(longest)s), part ->> 'tool_name'
@@ -188,13 +188,13 @@ def _add_words(connection: Connection, turns: dict[RunId, Turn]) -> None:
         )
         ORDER BY array_position(%(runs)s, run_id) DESC, position DESC, number DESC LIMIT %(most)s
         """,
-        {"runs": list(turns), "longest": LONGEST_TEXT_CHARACTERS, "most": MOST_PARTS},
+        {"runs": list(exchanges), "longest": LONGEST_TEXT_CHARACTERS, "most": MOST_PARTS},
     ).all()
     for run_id, role, text, tool in reversed(rows):
-        turns[run_id].said.append(Said(role, None if tool is not None else text, tool))
+        exchanges[run_id].said.append(Said(role, None if tool is not None else text, tool))
 
 
-def _add_unheard(connection: Connection, turns: dict[RunId, Turn]) -> None:
+def _add_unheard(connection: Connection, exchanges: dict[RunId, Exchange]) -> None:
     rows = connection.exec_driver_sql(
         """
         SELECT run_id, author, left(part ->> 'content', %(longest)s), sent_at
@@ -203,17 +203,17 @@ def _add_unheard(connection: Connection, turns: dict[RunId, Turn]) -> None:
             AND jsonb_typeof(part -> 'content') = 'string'
         ORDER BY inbox_id
         """,
-        {"runs": list(turns), "longest": LONGEST_TEXT_CHARACTERS},
+        {"runs": list(exchanges), "longest": LONGEST_TEXT_CHARACTERS},
     )
     for run_id, author, text, sent_at in rows:
-        turns[run_id].unheard.append(Unheard(UserId(author), text, sent_at))
+        exchanges[run_id].unheard.append(Unheard(UserId(author), text, sent_at))
 
 
-def _add_proposals(connection: Connection, turns: dict[RunId, Turn]) -> None:
+def _add_proposals(connection: Connection, exchanges: dict[RunId, Exchange]) -> None:
     rows = connection.exec_driver_sql(
         "SELECT run_id, approval_id, tool FROM celeriac.approvals"
         " WHERE run_id = ANY (%s) AND status = 'pending' ORDER BY created_at, approval_id",
-        (list(turns),),
+        (list(exchanges),),
     )
     for run_id, approval_id, tool in rows:
-        turns[run_id].proposals.append((ApprovalId(approval_id), tool))
+        exchanges[run_id].proposals.append((ApprovalId(approval_id), tool))

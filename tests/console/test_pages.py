@@ -176,7 +176,7 @@ def test_a_word_is_said_and_the_answer_comes_by_itself(
         page.get_by_role("button", name="Say it").click()
         expect(page.locator(".ours").last).to_contain_text("Thank you.")
         family.go_on()
-        expect(page.locator(".turn").last).to_contain_text("completed")
+        expect(page.locator(".exchange").last).to_contain_text("completed")
 
 
 def test_nothing_that_anybody_wrote_does_anything(

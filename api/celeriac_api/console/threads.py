@@ -95,7 +95,7 @@ def _page(
 ) -> Response:
     place = place_of(cursor)
     with service_of(request).tenant(caller.tenant_id).begin() as connection:
-        latest_first = conversations.read_turns(
+        latest_first = conversations.read_exchanges(
             connection,
             caller.tenant_id,
             thread.thread_id,
@@ -104,18 +104,18 @@ def _page(
         )[::-1]
     shown, has_more = cut(latest_first, TURNS_SHOWN)
     first = shown[-1].run if has_more else None
-    agents = dict.fromkeys(turn.run.agent for turn in shown if not turn.is_handoff)
+    agents = dict.fromkeys(exchange.run.agent for exchange in shown if not exchange.is_handoff)
     return render(
         request,
         "thread.html",
         kind.status if kind is not None else 200,
         thread=thread,
-        turns=[
-            (turn, None if turn.wait is None else waiting_for(turn.run, turn.wait))
-            for turn in reversed(shown)
+        exchanges=[
+            (exchange, None if exchange.wait is None else waiting_for(exchange.run, exchange.wait))
+            for exchange in reversed(shown)
         ],
         is_latest=cursor is None,
-        is_active=any(turn.wait is not None for turn in shown),
+        is_active=any(exchange.wait is not None for exchange in shown),
         earlier=None if first is None else cursor_after(first.created_at, first.run_id),
         agents=list(agents),
         problem=problem,

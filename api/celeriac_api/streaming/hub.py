@@ -44,7 +44,7 @@ PAGES_AT_ONCE = 4  # needs as many connections
 LOOKS_AT_ONCE = 2  # the same: one where it rings, and one of the poll
 
 
-Turn = Callable[[], Awaitable[None]]
+Look = Callable[[], Awaitable[None]]
 
 
 class Feed:
@@ -138,10 +138,10 @@ class Hub:
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Hub"]:
         """Serve until the end of the block."""
-        turns: list[Turn] = [self._look_where_woken, self._poll]
+        looks: list[Look] = [self._look_where_woken, self._poll]
         if (ear := self._ear) is not None:
-            turns += [ear.listen, partial(self._look_for_text, ear)]
-        tasks = [asyncio.create_task(_again_and_again(turn)) for turn in turns]
+            looks += [ear.listen, partial(self._look_for_text, ear)]
+        tasks = [asyncio.create_task(_again_and_again(look)) for look in looks]
         try:
             yield self
         finally:
@@ -270,11 +270,11 @@ class Hub:
                 self._wake_for_text(run_id)
 
 
-async def _again_and_again(turn: Turn) -> None:
-    """What is missed by a turn that fails is found by the next poll, or when Redis is back."""
+async def _again_and_again(look: Look) -> None:
+    """What is missed by a look that fails is found by the next poll, or when Redis is back."""
     while True:
         try:
-            await turn()
+            await look()
         except (DatabaseUnavailable, RedisError, OSError) as error:
             logger.warning("readers of runs wait: %s", error)
             await asyncio.sleep(TROUBLE_SECONDS)
