@@ -47,11 +47,10 @@ class Agent:
     `contract` says what must hold before the model may say that it is done (`docs/contracts.md`).
     With `memory` the agent remembers its users across threads, as far as that policy allows, and
     has the tools `remember`, `recall`, `forget` and `forget_everything` (`docs/memory.md`).
-    `context` limits what is
-    sent with a model call (`docs/context.md`); the default is `ContextPolicy()`, or everything for
-    a `ScriptedModel`. `max_output_tokens` is the most that one answer may have; it is sent to the
-    model and reserved from budgets. `price` is for a model that the price table does not know
-    (`docs/budgets.md`).
+    `context` limits what is sent with a model call (`docs/context.md`); the default is
+    `ContextPolicy()`, or everything for a `ScriptedModel`. `max_output_tokens` is the most that one
+    answer may have; it is sent to the model and reserved from budgets. `price` is for a model that
+    the price table does not know (`docs/budgets.md`).
 
     Raises `InvalidAgent` if the parts contradict each other.
     """
