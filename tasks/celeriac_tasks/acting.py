@@ -1,24 +1,18 @@
 """The act transition: execute the next calls of a response, each kind of effect in its own way."""
 
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
-from typing import Any
 
 from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue, dumps
-from celeriac.context import ToolContext
-from celeriac.errors import DatabaseUnavailable
-from celeriac.evidence import Changes, command_evidence
-from celeriac.ids import ApprovalId, CallId, effect_key, undo_key
+from celeriac.evidence import command_evidence
 from celeriac.messages import results_message
 from celeriac.states import EffectState, Phase, RunStatus, StepKind
 from celeriac.testpoints import reach
-from celeriac.tools import Tool
-from celeriac_storage import artifacts, consuming, effects, history, requests
+from celeriac_storage import artifacts, consuming, effects
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.effects import Effect
@@ -30,10 +24,8 @@ from celeriac_tasks.calling import Outcome, Raised, Returned, call_here, call_in
 from celeriac_tasks.decision_tool import refusal
 from celeriac_tasks.loaded_agent import LoadedAgent
 from celeriac_tasks.lookback import call_result
-from celeriac_tasks.memorizing import RunMemories
+from celeriac_tasks.tool_contexts import ToolContexts
 from celeriac_tasks.transition import Transition
-
-MAX_PROGRESS_EVENTS = 20  # of one step: progress is for people, not a log
 
 
 class ToolFailed(Exception):
@@ -52,13 +44,9 @@ class Acting:
         self._loaded = loaded
         self._claim = claim
         self._batch = batch
-        self._progress: list[Event] = []
+        self.contexts = ToolContexts(database, loaded, claim)
         self._failures: list[Event] = []  # that are tried again
         self._checks: list[Event] = []  # of the decision that the call is made on
-        self._changes: dict[CallId, Changes] = {}  # of files, as the calls have told
-        self._approval_id: ApprovalId | None = None  # of that decision
-        self._memories: RunMemories | None = None  # of the transactional call
-        self._lock = threading.Lock()
 
     @property
     def effects(self) -> Sequence[Effect]:
@@ -121,7 +109,7 @@ class Acting:
             consumed = consuming.consume(connection, self._claim, effect)
             # Not written here: the run's row would be locked for as long as the tool takes.
             self._checks = [Event(*each) for each in consuming.checked_events(effect, consumed)]
-            self._approval_id = consumed.approval_id
+            self.contexts.approval_id = consumed.approval_id
 
     def transact(self, connection: Connection) -> Transition:
         """Run the marked call in the step's own transaction.
@@ -132,13 +120,14 @@ class Acting:
         (effect,) = self._batch.effects
         tool = self._loaded.tools[effect.tool]
         reach("act.before_tool", self._claim.step)
-        outcome = call_here(tool, self.context(effect, tool, connection), effect.arguments)
+        outcome = call_here(tool, self.contexts.of(effect, tool, connection), effect.arguments)
         reach("act.after_tool", self._claim.step)
         if isinstance(outcome, Raised):
             raise ToolFailed(outcome)
         settled = self.settled(effect, outcome, connection)
         done = self.done([replace(settled, was=EffectState.IN_FLIGHT)])
-        decided = [] if self._memories is None else self._memories.events
+        memories = self.contexts.memories
+        decided = [] if memories is None else memories.events
         return replace(done, record=replace(done.record, events=[*decided, *done.record.events]))
 
     def failed(self, raised: Raised) -> Transition:
@@ -174,71 +163,9 @@ class Acting:
     def _call(self, effect: Effect) -> Outcome:
         tool = self._loaded.tools[effect.tool]
         reach("act.before_tool", self._claim.step)
-        outcome = call_in_time(tool, self.context(effect, tool), effect.arguments)
+        outcome = call_in_time(tool, self.contexts.of(effect, tool), effect.arguments)
         reach("act.after_tool", self._claim.step)
         return outcome
-
-    def context(
-        self, effect: Effect, tool: Tool[..., Any], connection: Connection | None = None
-    ) -> ToolContext:
-        claim, undoes = self._claim, effect.undoes
-        key = effect_key(claim.tenant_id, claim.run_id, effect.call_id)
-        undoes_key: str | None = None
-        if undoes is not None:
-            undoes_key = effect_key(claim.tenant_id, undoes.run_id, undoes.call_id)
-            key = undo_key(undoes_key)
-        return ToolContext(
-            tool=tool.name,
-            run_id=claim.run_id,
-            thread_id=claim.thread_id,
-            user_id=claim.user_id,
-            tenant_id=claim.tenant_id,
-            step=claim.step,
-            call_id=effect.call_id,
-            idempotency_key=key,
-            attempt=effect.attempt + 1,
-            undoes_key=undoes_key,
-            _undone_result=None if undoes is None else undoes.result,
-            _connection=connection,
-            _memories=self._memories_for(effect, connection),
-            _report=lambda text: self._note_progress(effect, text),
-            _read_input=self._read_input,
-            _is_to_stop=self._is_to_stop,
-            _note_changes=lambda changes: self._keep_changes(effect, changes),
-        )
-
-    def _memories_for(self, effect: Effect, connection: Connection | None) -> RunMemories | None:
-        if self._loaded.agent.memory is None:
-            return None
-        made = RunMemories(self._database, connection, self._claim, effect, self._approval_id)
-        if connection is not None:
-            self._memories = made  # anew at each try, so that none tells what another has done
-        return made
-
-    def _read_input(self) -> JsonValue:
-        claim = self._claim
-        run_id = claim.parent_run_id if claim.is_activity else claim.run_id
-        assert run_id is not None
-        # On a connection of its own, in a transactional tool too: the input never changes.
-        with self._database.connect() as connection:
-            return history.load_input(connection, run_id)
-
-    def _is_to_stop(self) -> bool:
-        try:
-            with self._database.connect() as connection:
-                return bool(requests.asked_to_stop(connection, [self._claim.run_id]))
-        except DatabaseUnavailable:
-            return False
-
-    def _note_progress(self, effect: Effect, text: str) -> None:
-        with self._lock:
-            if len(self._progress) < MAX_PROGRESS_EVENTS:
-                data: dict[str, JsonValue] = {"call_id": effect.call_id, "text": text}
-                self._progress.append(Event("tool.progress", data))
-
-    def _keep_changes(self, effect: Effect, changes: Changes) -> None:
-        with self._lock:
-            self._changes[effect.call_id] = changes
 
     def _with_evidence(self, settled: SettledEffect) -> SettledEffect:
         """With what the call has left behind, to be kept with its attempt."""
@@ -246,7 +173,10 @@ class Acting:
             return settled
         (effect,) = (each for each in self._batch.effects if each.call_id == settled.call_id)
         evidence: dict[str, JsonValue] = {}
-        if effect.mutates_workspace and (changes := self._changes.get(effect.call_id)) is not None:
+        if (
+            effect.mutates_workspace
+            and (changes := self.contexts.changes.get(effect.call_id)) is not None
+        ):
             evidence["changes"] = changes.to_json()
         if settled.state is EffectState.COMMITTED and (effect.mutates_workspace or effect.verifies):
             evidence |= command_evidence(settled.result)
@@ -357,7 +287,12 @@ class Acting:
     def _events(self, settled: Sequence[SettledEffect]) -> list[Event]:
         to_be_made = (EffectState.PLANNED, EffectState.APPROVED)
         news = [e for e in settled if e.state not in to_be_made and not e.is_check]
-        return [*self._checks, *self._progress, *self._failures, *map(self._outcome_event, news)]
+        return [
+            *self._checks,
+            *self.contexts.progress,
+            *self._failures,
+            *map(self._outcome_event, news),
+        ]
 
     def _outcome_event(self, settled: SettledEffect) -> Event:
         (tool,) = (e.tool for e in self._batch.effects if e.call_id == settled.call_id)

@@ -90,7 +90,7 @@ class ExternalCall:
                 follows_doubt=is_in_doubt,
             )
         context = replace(
-            self._acting.context(self._effect, self._tool),
+            self._acting.contexts.of(self._effect, self._tool),
             attempt=attempt.attempt,
             deadline=attempt.deadline_at,
         )
@@ -238,7 +238,7 @@ class ExternalCall:
 
     def _look(self, seconds_until_deadline: float = 0.0) -> Finding:
         context = replace(
-            self._acting.context(self._effect, self._tool),
+            self._acting.contexts.of(self._effect, self._tool),
             attempt=max(1, self._effect.attempt),
             deadline=datetime.now(UTC) + timedelta(seconds=seconds_until_deadline),
         )

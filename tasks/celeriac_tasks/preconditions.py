@@ -42,7 +42,7 @@ def obstacle(
         arguments = tool.call_arguments(effect.arguments)
     except InvalidArguments:
         return None  # the call itself is refused for them, before anything is executed
-    context = acting.context(effect, tool, connection)
+    context = acting.contexts.of(effect, tool, connection)
     driver = None if connection is None else driver_of(connection)
     precondition = tool.precondition
 
