@@ -54,6 +54,7 @@ class Rule:
 
     @property
     def conditions(self) -> tuple[When, ...]:
+        """All of its conditions: a single one that was given is one of them."""
         return cast(tuple[When, ...], self.when)
 
     def applies(self, arguments: JsonValue) -> bool:

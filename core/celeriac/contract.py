@@ -77,6 +77,7 @@ class Contract:
 
     @property
     def is_required(self) -> bool:
+        """Whether it requires anything at all."""
         return bool(
             self.require_workspace_mutation
             or self.paths_changed

@@ -26,6 +26,7 @@ class Price:
             object.__setattr__(self, name, number)
 
     def of(self, input_tokens: int, output_tokens: int) -> Decimal:
+        """US dollars for one call, to the smallest amount that is stored."""
         cost = (
             self.input_usd_per_million * input_tokens + self.output_usd_per_million * output_tokens
         ) / MILLION

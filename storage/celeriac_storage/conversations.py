@@ -88,6 +88,7 @@ def read_thread(
 
 
 def unknown_thread(thread_id: ThreadId) -> UnknownThread:
+    """For a thread that is not there, or that the caller may not see."""
     return UnknownThread(f"there is no thread {thread_id}; it begins with its first run")
 
 

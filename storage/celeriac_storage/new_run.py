@@ -79,6 +79,8 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True)
 class Started:
+    """Where a run stands that was just created, or that was told the input instead."""
+
     status: RunStatus
     phase: Phase | None  # None: the run that was told has ended since
     said_to: RunId | None = None  # the run that was told the input; then no run was created

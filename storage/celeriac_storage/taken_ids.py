@@ -28,6 +28,7 @@ def not_to_be_had(connection: Connection, new: NewRun) -> CeleriacError:
 
 
 def run_exists(run_id: RunId, listener: RunId | None = None) -> RunExists:
+    """The id is taken: by a run, or by an input that was told to the run `listener` instead."""
     if listener is not None:
         return RunExists(
             f"what run {run_id} was to start from was told to run {listener} instead, and nothing "

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Resolve(Operation[RunStatus]):
+    """Say what came of a call whose outcome is unknown. Raises `UnknownRun`, `UnknownCall` or
+    `Conflict`."""
+
     run_id: RunId
     call_id: CallId
     resolution: Resolution
@@ -42,6 +45,10 @@ class Resolve(Operation[RunStatus]):
 
 @dataclass(frozen=True, slots=True)
 class Submit(Operation[RunStatus]):
+    """Bring in what another process's calls came to, all of them or none. A refusal for what they
+    say is recorded.
+    """
+
     run_id: RunId
     results: Results
     by: UserId

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Decide(Operation[Decided]):
+    """Approve, edit or reject a proposal. A refusal is recorded, if there is such a proposal."""
+
     tenant_id: TenantId
     approval_id: ApprovalId
     decision: Decision

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cancel(Operation[RunStatus]):
+    """Ask the run to end. Raises `UnknownRun`, or `Conflict` if it has ended otherwise."""
+
     run_id: RunId
     by: UserId
 
@@ -30,6 +32,8 @@ class Cancel(Operation[RunStatus]):
 
 @dataclass(frozen=True, slots=True)
 class Interrupt(Operation[RunStatus]):
+    """Ask the run to stop until its user speaks. Raises `UnknownRun` or `Conflict`."""
+
     run_id: RunId
     by: UserId
 
@@ -39,6 +43,8 @@ class Interrupt(Operation[RunStatus]):
 
 @dataclass(frozen=True, slots=True)
 class Say(Operation[RunStatus]):
+    """Tell the run's model something. Raises `UnknownRun`, `InvalidInput` or `Conflict`."""
+
     run_id: RunId
     text: str
     by: UserId
@@ -52,6 +58,8 @@ class Say(Operation[RunStatus]):
 
 @dataclass(frozen=True, slots=True)
 class SendEvent(Operation[RunStatus]):
+    """Tell a workflow that something has happened. Raises as `Say` does."""
+
     run_id: RunId
     name: str
     data: object

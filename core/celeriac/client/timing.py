@@ -50,6 +50,8 @@ class AddSchedule(Operation[Schedule]):
 
 @dataclass(frozen=True, slots=True)
 class ChangeSchedule(Operation[Schedule]):
+    """Pause, resume or remove a schedule."""
+
     tenant_id: TenantId
     schedule_id: ScheduleId
     change: Literal["pause", "resume", "remove"]
@@ -66,6 +68,8 @@ class ChangeSchedule(Operation[Schedule]):
 
 @dataclass(frozen=True, slots=True)
 class TriggerSchedule(Operation[ScheduleFire]):
+    """Start a schedule's run now, besides its times."""
+
     tenant_id: TenantId
     schedule_id: ScheduleId
     by: UserId

@@ -70,6 +70,7 @@ class PlanStep:
         return f"agent {self.agent}" if self.agent is not None else "question"
 
     def problems(self) -> Iterator[str]:
+        """What is wrong with the step by itself, a sentence for each problem."""
         if not _ID.fullmatch(self.id):
             yield f"{self.id!r} cannot be a step's id: 1 to 64 letters, digits, _ and -"
         kinds = [kind for kind in (self.tool, self.agent, self.question) if kind is not None]
@@ -137,6 +138,7 @@ class Plan:
 
     @property
     def needs(self) -> dict[str, Sequence[str]]:
+        """By each step's id, the ids of the steps that it needs."""
         return {step.id: step.needs for step in self.steps}
 
     def _problems(self) -> Iterator[str]:

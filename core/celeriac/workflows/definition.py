@@ -99,6 +99,7 @@ class Workflow(Agent, Generic[R]):
 
     @property
     def has_model(self) -> bool:
+        """Whether its code may call `ctx.model`."""
         return self.model != NO_MODEL
 
     def begin(self, context: WorkflowContext, stored: JsonValue) -> Coroutine[Any, Any, R]:
@@ -112,6 +113,7 @@ class Workflow(Agent, Generic[R]):
         return self._result(result)
 
     def tool(self, name: str) -> Tool[..., Any]:
+        """The tool of that name. Raises `InvalidInput` if the workflow does not list it."""
         for each in self.tools:
             if each.name == name:
                 return each
@@ -120,6 +122,8 @@ class Workflow(Agent, Generic[R]):
         )
 
     def child(self, agent: Agent | str) -> Agent:
+        """The agent or workflow of that name, perhaps this one. Raises `InvalidInput` if it is not
+        listed."""
         name = agent if isinstance(agent, str) else agent.name
         for each in (*self.agents, self):
             if each.name == name:
@@ -130,6 +134,7 @@ class Workflow(Agent, Generic[R]):
         )
 
     def check_model(self) -> None:
+        """Raise `InvalidInput` if there is no model to ask."""
         if not self.has_model:
             raise InvalidInput(
                 f"workflow {self.name} has no model to ask; give it one in @workflow(model=...)"
