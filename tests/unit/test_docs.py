@@ -3,9 +3,13 @@
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from pkgutil import iter_modules
+from types import ModuleType
 
 import pytest
 
+import celeriac_storage
+import celeriac_tasks
 from celeriac import errors
 from celeriac.cli.main import app
 from celeriac.settings import Settings
@@ -211,6 +215,16 @@ def test_the_models_page_tells_the_backoff_of_every_failure() -> None:
             assert told[kind] == [waits, str(backoff.max_attempts)]
         elif not kind.is_transient:
             assert told[kind] == ["none", "1"]
+
+
+@pytest.mark.parametrize("package", [celeriac_storage, celeriac_tasks])
+def test_the_map_of_a_package_names_each_module_once(package: ModuleType) -> None:
+    assert package.__doc__ is not None
+    _, _, drawn = package.__doc__.partition("The modules, ")
+    columns = [re.split(r"  +", line)[-1] for line in drawn.splitlines()[1:]]
+    named = re.findall(r"\w+", " ".join(columns))
+
+    assert sorted(named) == sorted(module.name for module in iter_modules(package.__path__))
 
 
 def test_the_interface_page_names_every_command() -> None:
