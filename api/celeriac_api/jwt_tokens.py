@@ -56,10 +56,8 @@ class Issuer:
         self._keys = _Keys(jwks_url, jwks_file)
 
     @classmethod
-    def of_settings(cls, settings: Settings) -> Self | None:
-        """None if the settings name no keys."""
-        if settings.jwt_jwks_url is None and settings.jwt_jwks_file is None:
-            return None
+    def of_settings(cls, settings: Settings) -> Self:
+        """Of settings that name its keys."""
         assert settings.jwt_issuer is not None
         assert settings.jwt_audience is not None
         return cls(

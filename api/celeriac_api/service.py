@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
@@ -10,7 +11,6 @@ from celeriac.client.first_step import FirstStep
 from celeriac.errors import InvalidInput
 from celeriac.ids import TenantId
 from celeriac.settings import Settings
-from celeriac_api.jwt_tokens import Issuer
 from celeriac_api.limits import RateLimit
 from celeriac_api.strangers import Strangers
 from celeriac_api.streaming.hub import LOOKS_AT_ONCE
@@ -18,6 +18,9 @@ from celeriac_storage.database import Database
 from celeriac_storage.schema import check_schema
 from celeriac_storage.tenancy import TenantDatabase, may_restrict
 from celeriac_tasks.bell import Bell
+
+if TYPE_CHECKING:
+    from celeriac_api.jwt_tokens import Issuer
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +58,7 @@ class Service:
             settings.api_requests_per_second, settings.api_burst_requests, broker_url
         )
         self.strangers = Strangers(self.begin, broker_url)
-        self.issuer = Issuer.of_settings(settings)
+        self.issuer = _issuer(settings)
         keeper_url = settings.retention_database_url
         self._keeper = (
             None
@@ -124,3 +127,12 @@ class Service:
         return TenantDatabase(
             database, tenant_ids, owners=owners, is_restricted=self._is_restricted
         )
+
+
+def _issuer(settings: Settings) -> "Issuer | None":
+    if settings.jwt_jwks_url is None and settings.jwt_jwks_file is None:
+        return None
+    # Only here: most have no such issuer, and start sooner without PyJWT and cryptography.
+    from celeriac_api.jwt_tokens import Issuer
+
+    return Issuer.of_settings(settings)

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import griffe
+if TYPE_CHECKING:
+    from griffe import PerStyleOptions
 
 
 @dataclass(frozen=True)
@@ -15,6 +17,9 @@ class Descriptions:
 
 def read_docstring(text: str) -> Descriptions:
     """Read a docstring of any of the three styles; what it does not describe is left out."""
+    # Only here: a scheduler or an API imports this module as well, and reads no docstring.
+    import griffe
+
     summary = ""
     parameters: dict[str, str] = {}
     for section in griffe.parse_auto(
@@ -34,7 +39,7 @@ def _one_line(text: str) -> str:
 
 # griffe would log a warning for each parameter without a type in the docstring; ours stand in the
 # signature.
-_WITHOUT_WARNINGS: griffe.PerStyleOptions = {
+_WITHOUT_WARNINGS: "PerStyleOptions" = {
     "google": {"warnings": False},
     "numpy": {"warnings": False},
     "sphinx": {"warnings": False},

@@ -6,21 +6,14 @@ expected: `quantity: 0 is less than 1`.
 """
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from decimal import Decimal
-from functools import lru_cache
-from typing import Any
-
-import referencing
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
-from jsonschema.protocols import Validator
-from jsonschema.validators import extend
+from typing import TYPE_CHECKING, Any
 
 from celeriac.codec import JsonValue, loads_strict
-from celeriac.conditions import exact_number
 from celeriac.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
 
 DECIMAL = "x-decimal"
 """A keyword of ours: the limits of a decimal, be it written as a number or as a string."""
@@ -78,8 +71,7 @@ def strict_json(value: object) -> JsonValue:
 
 def problems_by_schema(value: JsonValue, schema: Mapping[str, JsonValue]) -> list[str]:
     """One sentence for each way in which `value` does not fit `schema`; empty if it fits."""
-    # An empty registry: the default one would fetch a `$ref` to an address over the network.
-    validator = _SchemaValidator(dict(schema), registry=referencing.Registry())
+    validator = _validator(schema)
     try:
         return list(dict.fromkeys(_sentences(validator.iter_errors(value))))
     except RecursionError:  # only a schema that contains itself looks this deep into a value
@@ -91,7 +83,7 @@ def problems_as_far_as_known(
 ) -> list[str]:
     """The same, where parts of `value` are objects of the class `unknown` that stand for any value:
     what is wrong whatever they turn out to be."""
-    validator = _SchemaValidator(dict(schema), registry=referencing.Registry())
+    validator = _validator(schema)
     try:
         errors = [
             error
@@ -102,6 +94,13 @@ def problems_as_far_as_known(
         return list(dict.fromkeys(_sentences(errors)))
     except RecursionError:
         return ["the value is nested too deeply to be checked"]
+
+
+def _validator(schema: Mapping[str, JsonValue]) -> Any:
+    # Only here: whatever knows an agent imports this module, and starts sooner without jsonschema.
+    from celeriac.schema_validator import validator
+
+    return validator(schema)
 
 
 # What is wrong by these is wrong whatever the parts of the value are.
@@ -142,7 +141,7 @@ def shown(value: object) -> str:
     return text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "…"
 
 
-def _sentences(errors: Iterable[ValidationError]) -> Iterator[str]:
+def _sentences(errors: Iterable["ValidationError"]) -> Iterator[str]:
     for error in errors:
         if error.validator in ("anyOf", "oneOf"):
             yield from _sentences_of_union(error)
@@ -151,7 +150,7 @@ def _sentences(errors: Iterable[ValidationError]) -> Iterator[str]:
                 yield located([*error.absolute_path, *path], sentence)
 
 
-def _told(error: ValidationError) -> Iterator[tuple[list[str | int], str]]:
+def _told(error: "ValidationError") -> Iterator[tuple[list[str | int], str]]:
     """The sentences for one failed keyword, each with its place below the value that failed."""
     value: Any = error.instance
     expected: Any = error.validator_value
@@ -176,7 +175,7 @@ def _told(error: ValidationError) -> Iterator[tuple[list[str | int], str]]:
             yield [], error.message
 
 
-def _sentences_of_union(error: ValidationError) -> Iterator[str]:
+def _sentences_of_union(error: "ValidationError") -> Iterator[str]:
     """The problems with the one branch that was meant, or what all the branches expect."""
     choices: Any = error.validator_value
     schema: Any = error.schema
@@ -199,7 +198,9 @@ def _sentences_of_union(error: ValidationError) -> Iterator[str]:
 
 
 def _sentences_of_tagged_union(
-    error: ValidationError, branches: Mapping[int, list[ValidationError]], discriminator: Any
+    error: "ValidationError",
+    branches: "Mapping[int, list[ValidationError]]",
+    discriminator: Any,
 ) -> Iterator[str]:
     value: Any = error.instance
     choices: Any = error.validator_value
@@ -213,7 +214,7 @@ def _sentences_of_tagged_union(
         yield from _sentences(branches[choices.index({"$ref": forms[value[name]]})])
 
 
-def _is_wrong_type(error: ValidationError) -> bool:
+def _is_wrong_type(error: "ValidationError") -> bool:
     return error.validator == "type" and not error.relative_path
 
 
@@ -237,65 +238,3 @@ def _expectation(schema: Mapping[str, Any]) -> str:
 def _any_of(choices: Iterable[str]) -> str:
     *others, last = choices
     return f"{', '.join(others)} or {last}" if others else last
-
-
-def _decimal(
-    _validator: Validator, limits: Mapping[str, Any], instance: object, _schema: Mapping[str, Any]
-) -> Iterator[ValidationError]:
-    number = exact_number(instance)
-    if number is None:
-        return  # no number at all, which the rest of the schema says
-    for name, limit in limits.items():
-        if problem := _decimal_problem(number, name, limit):
-            yield ValidationError(f"{shown(instance)} {problem}")
-
-
-def _decimal_problem(number: Decimal, name: str, limit: Any) -> str | None:
-    _, digits, exponent = number.normalize().as_tuple()
-    assert isinstance(exponent, int), "it is finite"
-    places = max(0, -exponent)
-    match name:
-        case "gt" if number <= Decimal(limit):
-            return f"is not more than {limit}"
-        case "ge" if number < Decimal(limit):
-            return f"is less than {limit}"
-        case "lt" if number >= Decimal(limit):
-            return f"is not less than {limit}"
-        case "le" if number > Decimal(limit):
-            return f"is more than {limit}"
-        case "decimal_places" if places > limit:
-            return f"has more than {limit} decimal places"
-        case "max_digits" if max(len(digits) + max(0, exponent), places) > limit:
-            return f"has more than {limit} digits"
-        case _:
-            return None
-
-
-def _pattern(
-    _validator: Validator, pattern: str, instance: object, _schema: Mapping[str, Any]
-) -> Iterator[ValidationError]:
-    if isinstance(instance, str):
-        compiled = _compiled(pattern)
-        if compiled is not None and not compiled.search(instance):
-            yield ValidationError(f"{instance!r} does not match {pattern!r}")
-
-
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str] | None:
-    r"""`pattern` in the dialect of JSON schemas, ECMA-262: `\d` is 0 to 9, `$` only the very end.
-
-    Python's own `\d` takes full-width digits too, and its `$` a line end after the amount.
-    `None` for what Python cannot compile (`\p{L}`): pydantic decides then, in the worker.
-    """
-    anchored = _DOLLAR.sub(lambda found: found[1] or r"\Z", pattern)
-    try:
-        return re.compile(anchored, re.ASCII)
-    except re.error:
-        return None
-
-
-# A dollar that is an anchor: neither escaped nor inside [...], which the group keeps as it is.
-_DOLLAR = re.compile(r"(\\.|\[(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
-_SchemaValidator: Any = extend(  # type: ignore[no-untyped-call]  # the stubs leave it untyped
-    Draft202012Validator, {"pattern": _pattern, DECIMAL: _decimal}
-)

@@ -1,12 +1,12 @@
 """The list of runs, one run as it goes on, and what its user may tell it."""
 
 import json
+from functools import cache
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.exceptions import HTTPException
 
-from celeriac.events import event_types
 from celeriac.ids import RunId
 from celeriac.states import EffectState, RunStatus
 from celeriac_api import runs as api
@@ -100,7 +100,7 @@ def run_page(
         waiting=waiting_for(report, told.wait),
         awaited_budget=awaited,
         pending={each.call_id: each for each in report.approvals if each.status == "pending"},
-        event_types=EVENT_TYPES,
+        event_types=_event_types(),
         may_resolve=role_of(caller) >= RULES["resolve_call"].own,
         can_be_rolled_back=_can_be_rolled_back(report.status, report.effects, report.kind),
         flower_url=(service_of(request).settings.flower_url or "").rstrip("/"),
@@ -108,8 +108,13 @@ def run_page(
     )
 
 
-EVENT_TYPES = tuple(event_types())
-"""On each of which the page looks again."""
+@cache
+def _event_types() -> tuple[str, ...]:
+    """On each of which the page looks again."""
+    # Only here: the models of all events take longer to make than any other module of the API.
+    from celeriac.events import event_types
+
+    return tuple(event_types())
 
 
 @router.get("/{run_id}/events", name="follow_events")

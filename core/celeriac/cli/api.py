@@ -7,6 +7,7 @@ import typer
 
 from celeriac.cli.environment import database_url, environment
 from celeriac.cli.group import WrongUsage
+from celeriac.cli.loading import loading
 from celeriac.cli.processes import LogLevel, export_servers
 from celeriac.errors import InvalidInput
 
@@ -26,7 +27,8 @@ def api(
     database_url(settings)
     export_servers(settings)
     logging.basicConfig(level=log_level, format="[%(asctime)s: %(levelname)s/%(name)s] %(message)s")
-    from celeriac_api.server import serve
+    with loading():
+        from celeriac_api.server import serve
 
     try:
         serve(

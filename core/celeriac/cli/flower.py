@@ -7,6 +7,7 @@ import typer
 
 from celeriac.cli.environment import environment, require_broker
 from celeriac.cli.group import WrongUsage
+from celeriac.cli.loading import loading
 from celeriac.errors import InvalidInput
 
 
@@ -31,7 +32,8 @@ def flower(
     settings = environment(context).settings(flower_auth=auth)
     require_broker(settings)
     logging.basicConfig(level="WARNING", format="[%(asctime)s: %(levelname)s/%(name)s] %(message)s")
-    from celeriac_tasks.flower import serve_flower
+    with loading():
+        from celeriac_tasks.flower import serve_flower
 
     try:
         serve_flower(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from celeriac.cli.environment import database_url, environment, require_servers
+from celeriac.cli.loading import loading
 from celeriac.cli.output import AsJson, print_json
 
 if TYPE_CHECKING:
@@ -64,10 +65,11 @@ def worker(
     )
     require_servers(settings)
     export_servers(settings)
-    from celeriac.registry import load_agents
-    from celeriac_tasks.worker_service import run_worker
+    with loading():
+        from celeriac.registry import load_agents
+        from celeriac_tasks.worker_service import run_worker
 
-    agents = load_agents(settings.agent_modules)
+        agents = load_agents(settings.agent_modules)
     raise typer.Exit(run_worker(settings, agents, log_level=log_level))
 
 
@@ -76,7 +78,8 @@ def scheduler(context: typer.Context, log_level: LogLevel = "WARNING") -> None:
     settings = environment(context).settings()
     require_servers(settings)
     logging.basicConfig(level=log_level, format="[%(asctime)s: %(levelname)s/%(name)s] %(message)s")
-    from celeriac_scheduler.scheduler import Scheduler
+    with loading():
+        from celeriac_scheduler.scheduler import Scheduler
 
     Scheduler(settings).run()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from celeriac.cli.environment import environment
+from celeriac.cli.loading import loading
 from celeriac.cli.output import AsJson, print_json
 from celeriac.stack.description import API_TOKEN
 
@@ -43,7 +44,8 @@ def up(
     settings = environment(context).named_settings()
     ending = Ending()
     news = News(is_wanted=not as_json)
-    from celeriac.stack.stack import Stack
+    with loading():
+        from celeriac.stack.stack import Stack
 
     stack = Stack(
         Path(settings.data),

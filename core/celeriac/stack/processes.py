@@ -75,7 +75,7 @@ class Processes:
         return Program(
             name=name,
             # -P: a file of the user's that is called like a library must not be taken for it.
-            command=[sys.executable, "-P", "-m", "celeriac.cli.main", *command],
+            command=[sys.executable, "-P", "-m", "celeriac.cli.service", *command],
             environment=environment or self._environment,
             folder=Path.cwd(),
             log=self._folder.log(name),
