@@ -91,14 +91,14 @@ _OLD = """
 def extent(connection: Connection, policy: Policy) -> Extent:
     """How many runs there are to prune, and from when, and how many vectors: what `prune` would
     do. Changes nothing."""
-    row = connection.exec_driver_sql(
+    runs, oldest, newest = connection.exec_driver_sql(
         f"SELECT count(*), min(finished_at), max(finished_at) FROM celeriac.runs WHERE {_OLD}",
         _parameters(policy),
     ).one()
     vectors = memory_vectors.count_abandoned(
         connection, older_than_seconds=policy.seconds, tenant_id=policy.tenant_id
     )
-    return Extent(*row, vectors)
+    return Extent(runs, oldest, newest, vectors)
 
 
 def prune_batch(

@@ -181,7 +181,7 @@ def test_a_checkpoint_holds_what_the_next_process_needs(hand: Hand) -> None:
         first.step_started_at,
     )
     assert row.is_true
-    assert row.schema_version == steps.CHECKPOINT_SCHEMA_VERSION
+    assert row.schema_version == claims.CHECKPOINT_SCHEMA_VERSION
     second = hand.claim(run_id)
     assert second.state == {"phase": "waiting_tool", "pending": ["0.0"]}
     assert (second.message_count, second.phase) == (2, Phase.WAITING_TOOL)
