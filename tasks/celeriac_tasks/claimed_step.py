@@ -10,7 +10,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from celeriac.codec import JsonValue
-from celeriac.errors import Fenced
+from celeriac.errors import CeleriacError, Fenced
 from celeriac.selection import ContextTooLong
 from celeriac.sleeping import wait_of
 from celeriac.states import EffectKind, EffectState, Phase, StepKind
@@ -170,6 +170,12 @@ class ClaimedStep:
                 load = rollbacks.load if claim.is_rollback else effects.load
                 with self._worker.active, self._worker.database.connect() as connection:
                     pending = load(connection, claim.run_id, pending_calls(claim))
+            if not pending:
+                # Or it would wait for people whom nobody has asked, as if none had decided yet.
+                raise CeleriacError(
+                    f"run {claim.run_id}: step {claim.step} is to make calls, and no checkpoint "
+                    "says which; was it deleted? Look with `celeriac audit`"
+                )
             return pending
         if not conversation.has_all(claim) and not claim.is_rollback:
             with self._worker.active, self._worker.database.connect() as connection:

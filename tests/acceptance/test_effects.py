@@ -84,8 +84,17 @@ def test_recovery_asks_the_effects_and_not_the_conversation(shop: Shop) -> None:
 
 
 # features: 002-09, 002-13
-@pytest.mark.parametrize("point", [f"step.after_commit@{DEDUCT}", f"step.after_commit@{NOTIFY}"])
-def test_a_run_that_has_lost_its_checkpoints_repeats_no_effect(shop: Shop, point: str) -> None:
+@pytest.mark.parametrize(
+    ("point", "status"),
+    [
+        (f"step.after_commit@{DEDUCT}", "completed"),
+        (f"step.after_commit@{NOTIFY}", "completed"),
+        (f"act.after_call@{NOTIFY}", "needs_attention"),  # which call it was to make is not known
+    ],
+)
+def test_a_run_that_has_lost_its_checkpoints_repeats_no_effect(
+    shop: Shop, point: str, status: str
+) -> None:
     (worker,) = shop.open(workers=1, test_points=f"{point}=kill")
     run_id = shop.begin("order-desk", ORDER)
     shop.wait_for_death(worker)
@@ -95,7 +104,7 @@ def test_a_run_that_has_lost_its_checkpoints_repeats_no_effect(shop: Shop, point
 
     shop.start_worker()
 
-    shop.completed(run_id)
+    shop.shown(run_id, status=status)
     assert (shop.stock, len(shop.deductions), len(shop.service.requests)) == (9, 1, 1)
 
 
