@@ -18,7 +18,7 @@ its pauses    pauses, waking, timers, deadlines, requests
 calls         effects, lost_calls, submitting, receipts, resolving, deeds
 people        approvals, rulings, deciding, editing, expiring, consuming, principals
 other runs    children, forks, rollbacks, plans, plan_retries, schedules, firing
-workflows     entries, entry_ends, kept_entries, mailbox, workflow_log
+workflows     entries, entry_ids, entry_ends, kept_entries, mailbox, workflow_log
 memory        memories, remembering, recalls, ranking, memory_vectors
 budgets       budgets, budget_limits
 workers       workers, lifeline, verdicts, agents
