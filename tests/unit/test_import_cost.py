@@ -38,7 +38,7 @@ except SystemExit as ended:
         ),
         (
             "import celeriac.stack.stack",
-            {"alembic", "celery", "kombu", "redis", *MODELS, *INTERFACE, *CHECKS, *EVENTS},
+            {*SERVERS - {"psycopg"}, *MODELS, *INTERFACE, *CHECKS, *EVENTS},
         ),
         ("import celeriac_scheduler.scheduler", {"alembic", *MODELS, *INTERFACE, *CHECKS, *EVENTS}),
         (

@@ -6,15 +6,17 @@ import sys
 from collections.abc import Callable, Mapping
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from celeriac.errors import CeleriacError
 from celeriac.settings import Settings
 from celeriac.stack.folder import Folder
+from celeriac.stack.gate import Gate
 from celeriac.stack.ports import LOOPBACK
 from celeriac.stack.service import Program
-from celeriac_storage.database import Database
-from celeriac_storage.health import read_crew, scheduler_silence_seconds
-from celeriac_storage.workers import list_workers
+
+if TYPE_CHECKING:
+    from celeriac_storage.database import Database
 
 SCHEDULER = "scheduler"
 FLOWER = "flower"
@@ -27,12 +29,23 @@ ANSWER_SECONDS = 0.5
 
 class Processes:
     """Makes their programs. `environment` is theirs, with the servers in it; they work in the
-    current folder, so that agents are found as they are by the commands that a user types."""
+    current folder, so that agents are found as they are by the commands that a user types.
 
-    def __init__(self, folder: Folder, database: Database, environment: Mapping[str, str]) -> None:
+    They may be started before the servers answer: they wait at the gate until there is a schema.
+    `database` is asked for from then on.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        environment: Mapping[str, str],
+        gate: Gate,
+        database: "Callable[[], Database]",
+    ) -> None:
         self._folder = folder
-        self._database = database
         self._environment = environment
+        self._gate = gate
+        self._database = database
 
     def scheduler(self) -> Program:
         return self._program(SCHEDULER, SCHEDULER, is_ready=self._has_scheduler)
@@ -80,14 +93,18 @@ class Processes:
             folder=Path.cwd(),
             log=self._folder.log(name),
             address=address,
-            is_ready=is_ready,
+            input=self._gate.input,
+            ready_seconds=90.0,  # the servers' start and the migration may be among them
+            is_ready=lambda pid: self._gate.is_open and is_ready(pid),
             stop_seconds=stop_seconds,
         )
 
     def _has_scheduler(self, _pid: int) -> bool:
         """It has its session, and some scheduler leads: maybe still one that was killed."""
+        from celeriac_storage.health import read_crew, scheduler_silence_seconds
+
         try:
-            with self._database.connect() as connection:
+            with self._database().connect() as connection:
                 return (
                     scheduler_silence_seconds(connection) is not None
                     and read_crew(connection).has_scheduler
@@ -97,8 +114,10 @@ class Processes:
 
     def _is_registered(self, pid: int) -> bool:
         """A worker of its process group is: with a pool of processes, one of its children."""
+        from celeriac_storage.workers import list_workers
+
         try:
-            with self._database.connect() as connection:
+            with self._database().connect() as connection:
                 workers = list_workers(connection)
         except CeleriacError:
             return False

@@ -80,21 +80,31 @@ class Servers:
 
     def start(self, give_up: threading.Event | None = None) -> None:
         """Returns when both answer; raises `StackRunning` or `StackFailed`, and then none runs."""
-        self.folder.hold()
         try:
-            database_url, broker_url = self._given
-            if database_url is None:
-                self._postgres = Postgres(self.folder)
-            if broker_url is None:
-                self._broker = Broker(self.folder)
-            self._supervisor = Supervisor(self._on_change)
-            made = (self._postgres, self._broker)
-            self._supervisor.start([each.program for each in made if each is not None], give_up)
-            if self._postgres is not None:
-                self._postgres.make_database()
+            self.launch()
+            self.wait(give_up)
         except BaseException:
             self.stop()
             raise
+
+    def launch(self) -> None:
+        """Begin to start them: where they will be is known. Raises as `start` does, but leaves what
+        was begun to `stop`."""
+        self.folder.hold()
+        database_url, broker_url = self._given
+        if database_url is None:
+            self._postgres = Postgres(self.folder)
+        if broker_url is None:
+            self._broker = Broker(self.folder)
+        self._supervisor = Supervisor(self._on_change)
+        self._supervisor.launch([each.program for each in (self._postgres, self._broker) if each])
+
+    def wait(self, give_up: threading.Event | None = None) -> None:
+        """Returns when both that were launched answer. Raises `StackFailed`."""
+        made = {postgres.NAME: self._postgres, broker.NAME: self._broker}
+        self.supervisor.wait([name for name, server in made.items() if server], give_up)
+        if self._postgres is not None:
+            self._postgres.make_database()
 
     def stop(self) -> None:
         """Stop the broker, then the database, and give the folder free. May be called again."""

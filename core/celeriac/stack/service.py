@@ -53,6 +53,7 @@ class Program:
     log: Path
     address: str | None = None  # host:port, or a URL to be opened
     account: Account | None = None  # None: as ourselves
+    input: int = subprocess.DEVNULL  # a descriptor
     is_ready: Callable[[int], bool]
     """Asked with its pid while it starts, in a thread of its own (`Question`)."""
     may_start: Callable[[], bool] = _always
@@ -161,7 +162,7 @@ class Service:
                 ),
                 cwd=program.folder,
                 env=dict(program.environment),
-                stdin=subprocess.DEVNULL,
+                stdin=program.input,
                 stdout=output,
                 stderr=output,
                 # A session of its own: Ctrl-C is for the supervisor, which ends all in order.

@@ -6,18 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from celeriac.errors import StackFailed
 from celeriac.stack import processes
-from celeriac.stack.api_token import make_api_token, make_one_time_token
 from celeriac.stack.description import Description, Service
+from celeriac.stack.gate import Gate
 from celeriac.stack.ports import LOOPBACK, is_free
 from celeriac.stack.processes import Processes
 from celeriac.stack.servers import Servers
 from celeriac.stack.service import Line
-from celeriac_storage.database import Database
-from celeriac_storage.schema import migrate
+
+if TYPE_CHECKING:
+    from celeriac_storage.database import Database
 
 
 class Stack:
@@ -61,6 +62,7 @@ class Stack:
             data, database_url=database_url, broker_url=broker_url, on_change=self._tell
         )
         self._database: Database | None = None
+        self._gate: Gate | None = None
         self.new_api_token: str | None = None  # where this start has made one; it is shown once
         self.one_time_token: str | None = None  # of the console, made by this start
         self._is_complete = False
@@ -113,20 +115,25 @@ class Stack:
         try:
             self._servers.folder.hold()
             self._require_flower_port()
-            self._servers.start(give_up)
-            self._database = Database(self.database_url, connections=2, pre_ping=True)
-            migrate(self._database)
-            self.new_api_token = make_api_token(self._servers.folder, self._database)
-            self.one_time_token = make_one_time_token(self._database)
+            self._servers.launch()
             flower_port = self._flower_port or self._servers.folder.port("flower port")
-            made = Processes(self._servers.folder, self._database, self._process_environment())
+            api_port = self._servers.folder.port("api port")
+            self._gate = Gate()
+            made = Processes(
+                self._servers.folder, self._process_environment(), self._gate, self._open_database
+            )
             supervisor = self._servers.supervisor
-            workers = [made.worker(name) for name in self._workers]
-            api = made.api(self._servers.folder.port("api port"), flower_port)
-            # What does the work first: the others compete with it for the processors, and Flower
-            # complains if it is up before the first worker.
-            supervisor.start([made.scheduler(), *workers], give_up)
-            supervisor.start([api, made.flower(flower_port)], give_up)
+            # To import takes them longer than the servers need to come up. What does the work goes
+            # first: the others compete with it for the processors, and Flower complains if it is
+            # up before the first worker.
+            supervisor.launch([made.scheduler(), *map(made.worker, self._workers)])
+            self._prepare(give_up)
+            self._gate.open()
+            supervisor.wait([processes.SCHEDULER], give_up)
+            supervisor.launch([made.api(api_port, flower_port)])
+            supervisor.wait(self._workers, give_up)
+            supervisor.launch([made.flower(flower_port)])
+            supervisor.wait([processes.API, processes.FLOWER], give_up)
             self._is_complete = True
             self._servers.folder.describe(self.description.to_json())
         except BaseException:
@@ -149,6 +156,9 @@ class Stack:
             self._database.close()
             self._database = None
         self._servers.stop()
+        if self._gate is not None:
+            self._gate.close()
+            self._gate = None
 
     def kill(self, service: str) -> int:
         """SIGKILL to a service's whole process group, and its number; it will be started again.
@@ -161,6 +171,23 @@ class Stack:
         """Kill the broker and start it again without anything that it held; returns when it
         answers. Raises `StackFailed` if it does not, or is not ours, or when `give_up` is set."""
         self._servers.lose_broker_data(give_up)
+
+    def _prepare(self, give_up: threading.Event | None) -> None:
+        """Wait for the servers, and make the schema and the tokens."""
+        # Only here: SQLAlchemy takes as long to import as the servers take to come up meanwhile.
+        from celeriac.stack.api_token import make_api_token, make_one_time_token
+        from celeriac_storage.database import Database
+        from celeriac_storage.schema import migrate
+
+        self._servers.wait(give_up)
+        self._database = Database(self.database_url, connections=2, pre_ping=True)
+        migrate(self._database)
+        self.new_api_token = make_api_token(self._servers.folder, self._database)
+        self.one_time_token = make_one_time_token(self._database)
+
+    def _open_database(self) -> "Database":
+        assert self._database is not None, "the gate is open, so it has been prepared"
+        return self._database
 
     def _process_environment(self) -> Mapping[str, str]:
         environment = {

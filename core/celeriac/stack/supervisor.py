@@ -50,12 +50,19 @@ class Supervisor:
         return self._lines
 
     def start(self, programs: Sequence[Program], give_up: threading.Event | None = None) -> None:
-        """Start programs side by side; returns when all are ready.
+        """`launch` and `wait` in one."""
+        self.launch(programs)
+        self.wait([program.name for program in programs], give_up)
+
+    def launch(self, programs: Sequence[Program]) -> None:
+        """Start programs side by side, and wait for none."""
+        self._call(lambda: self._add(programs))
+
+    def wait(self, names: Sequence[str], give_up: threading.Event | None = None) -> None:
+        """Returns when all of these services are ready.
 
         Raises `StackFailed` if one fails or `give_up` is set first; they are left to `stop`.
         """
-        names = {program.name for program in programs}
-        self._call(lambda: self._add(programs))
         for line in self._wait_for(
             lambda lines: (
                 all(
