@@ -207,6 +207,13 @@ def fetch_row(
     return driver_of(connection).execute(statement, parameters).fetchone()
 
 
+def fetch_rows(
+    connection: Connection, statement: str, parameters: Mapping[str, Any]
+) -> list[tuple[Any, ...]]:
+    """All rows of what the statement returns, likewise."""
+    return driver_of(connection).execute(statement, parameters).fetchall()
+
+
 def driver_of(connection: Connection) -> psycopg.Connection[Any]:
     """The driver's own connection."""
     driver = connection.connection.driver_connection

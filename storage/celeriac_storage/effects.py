@@ -13,7 +13,7 @@ from celeriac.rollback import Rollback
 from celeriac.states import EffectKind, EffectState
 from celeriac_storage import news
 from celeriac_storage.claims import Claim, refusal
-from celeriac_storage.database import fetch_row
+from celeriac_storage.database import fetch_row, fetch_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +65,21 @@ be not done, and that its worker has told of since, among them. For a query with
 
 def load(connection: Connection, run_id: RunId, call_ids: list[CallId]) -> list[Effect]:
     """The effects of these calls, in the order the model asked for them."""
-    rows = connection.exec_driver_sql(
+    rows = fetch_rows(
+        connection,
         """
         SELECT call_id, provider_call_id, tool, tool_version, kind, arguments, state, attempt,
-            token, result, convert_from(content, 'UTF8')::jsonb, error,
+            token, result, (SELECT convert_from(content, 'UTF8')::jsonb FROM celeriac.artifacts
+                WHERE hash = result_artifact), error,
             coalesce(flags ? 'exclusive', false), requirement,
             coalesce(flags ? 'elsewhere', false), coalesce(flags ? 'mutates_workspace', false),
             coalesce(flags ? 'verifies', false), checks, coalesce(flags ? 'child', false),
             coalesce(flags ? 'sleeps', false), coalesce(flags ? 'handoff', false)
-        FROM celeriac.effects LEFT JOIN celeriac.artifacts ON hash = result_artifact
-        WHERE run_id = %s AND call_id = ANY (%s)
+        FROM celeriac.effects
+        WHERE run_id = %(run_id)s AND call_id = ANY (%(call_ids)s)
         ORDER BY step, call_index
         """,
-        (run_id, list(call_ids)),
+        {"run_id": run_id, "call_ids": list(call_ids)},
     )
     return [
         Effect(

@@ -12,6 +12,7 @@ from celeriac.codec import JsonValue
 from celeriac.ids import CallId, RunId
 from celeriac.memory.origin import Returned, Said, Seen
 from celeriac_storage.claims import Claim
+from celeriac_storage.database import fetch_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,10 @@ def load_messages(
     connection: Connection, run_id: RunId, from_position: int = 0
 ) -> list[StoredMessage]:
     """The run's own messages from `from_position` on, in order."""
-    rows = connection.exec_driver_sql(
-        _MESSAGES + "WHERE message.run_id = %s AND message.position >= %s ORDER BY 2",
-        (run_id, from_position),
+    rows = fetch_rows(
+        connection,
+        _MESSAGES + "WHERE message.run_id = %(run_id)s AND message.position >= %(from)s ORDER BY 2",
+        {"run_id": run_id, "from": from_position},
     )
     return [_message(row) for row in rows]
 
@@ -88,16 +90,17 @@ def load_ranges(
 ) -> list[StoredMessage]:
     """The messages from the first position to before the second of each run, in this order."""
     runs, begins, ends = zip(*ranges, strict=True)
-    rows = connection.exec_driver_sql(
+    rows = fetch_rows(
+        connection,
         _MESSAGES
         + """
-        JOIN unnest(%s::text[], %s::int[], %s::int[]) WITH ORDINALITY
+        JOIN unnest(%(runs)s::text[], %(begins)s::int[], %(ends)s::int[]) WITH ORDINALITY
             AS wanted (run_id, begin_at, end_at, number)
             ON message.run_id = wanted.run_id AND message.position >= wanted.begin_at
                 AND message.position < wanted.end_at
         ORDER BY wanted.number, message.position
         """,
-        (list(runs), list(begins), list(ends)),
+        {"runs": list(runs), "begins": list(begins), "ends": list(ends)},
     )
     return [_message(row) for row in rows]
 
