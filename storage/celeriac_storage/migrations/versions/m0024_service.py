@@ -2,7 +2,7 @@
 
 from celeriac_storage.migrations.sql import execute
 
-revision = "0025"
+revision = "0024"
 down_revision = "0023"
 
 
