@@ -13,7 +13,7 @@ from celeriac_scheduler.failover import Failover
 from celeriac_scheduler.redispatch import Redispatch
 from celeriac_storage import steps
 from celeriac_storage.verdicts import Suspect, Verdict
-from celeriac_tasks import acting
+from celeriac_tasks import tool_contexts
 from celeriac_tasks.external_call import ExternalCall
 from celeriac_tasks.watchdog import Watchdog
 
@@ -30,7 +30,8 @@ def no_in_flight_record() -> None:
 
 def no_effect_key() -> None:
     """Each attempt at a call has a key of its own."""
-    setattr(acting, "effect_key", lambda *_: uuid4().hex)  # noqa: B010 - it is not exported
+    assert hasattr(tool_contexts, "effect_key")
+    setattr(tool_contexts, "effect_key", lambda *_: uuid4().hex)  # noqa: B010 - it is not exported
 
 
 def no_redispatch() -> None:
@@ -56,6 +57,7 @@ def one_tick_verdict() -> None:
 def a_consumer_that_misses_no_answer() -> None:
     """Celery waits for ever on a connection that Redis knows nothing of, as with older kombus; and
     the watchdog is one that a test can wait for."""
+    assert hasattr(MultiChannelPoller, "maybe_check_brpop_health")
     setattr(MultiChannelPoller, "maybe_check_brpop_health", _do_nothing)  # noqa: B010 - not in stubs
     defaults = cast(dict[str, float], Watchdog.__init__.__kwdefaults__)
     defaults |= {"check_seconds": 0.5, "silence_seconds": 3.0}
