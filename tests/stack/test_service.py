@@ -56,6 +56,7 @@ def clocked(tmp_path: Path) -> Iterator[Callable[[str], Clock]]:
                 log=tmp_path / "test.log",
                 is_ready=lambda _: (tmp_path / "up").exists(),
                 ready_seconds=60.0,
+                is_held=(tmp_path / "held").exists,
                 stop_seconds=STOP_SECONDS,
             )
         )
@@ -91,6 +92,24 @@ def test_a_service_that_is_not_ready_in_time_fails(clocked: Callable[[str], Cloc
 
     assert "was not ready within 60 s" in str(clock.service.problem)
     assert not psutil.pid_exists(pid)
+
+
+def test_the_time_of_a_service_that_is_held_up_is_not_counted(
+    clocked: Callable[[str], Clock], tmp_path: Path
+) -> None:
+    (tmp_path / "held").touch()
+    clock = clocked("exec sleep 1000")
+    clock.tick_until(State.STARTING)
+
+    clock.now = 3600.0  # a migration of large tables
+    clock.service.tick(clock.now)
+    (tmp_path / "held").unlink()
+    clock.now += 59.0
+    clock.service.tick(clock.now)
+
+    assert clock.service.state is State.STARTING
+    (tmp_path / "up").touch()
+    clock.tick_until(State.READY)
 
 
 def test_a_service_that_keeps_failing_is_started_less_and_less_often(

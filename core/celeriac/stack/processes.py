@@ -94,8 +94,8 @@ class Processes:
             log=self._folder.log(name),
             address=address,
             input=self._gate.input,
-            ready_seconds=90.0,  # the servers' start and the migration may be among them
-            is_ready=lambda pid: self._gate.is_open and is_ready(pid),
+            is_held=lambda: not self._gate.is_open,  # a migration may take long
+            is_ready=is_ready,
             stop_seconds=stop_seconds,
         )
 

@@ -42,6 +42,10 @@ def _always() -> bool:
     return True
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """What a service runs, and how it is treated."""
@@ -59,6 +63,8 @@ class Program:
     may_start: Callable[[], bool] = _always
     """Asked before each start, until it is so: what the last one left may be in the way."""
     ready_seconds: float = 60.0
+    is_held: Callable[[], bool] = _never
+    """Whether it waits to be let go on: it is not asked until then, and its time does not count."""
     stop_signal: signal.Signals = signal.SIGTERM
     stop_seconds: float = 10.0  # then it is killed
     orphan_signal: signal.Signals = signal.SIGKILL  # when the supervisor is killed
@@ -185,6 +191,8 @@ class Service:
         if (ended := self._ended()) is not None:
             said = last_words(self.program.log, since=log_begins)
             self._fail(now, f"{ended} while it started{f': {said}' if said else ''}")
+        elif self.program.is_held():
+            self._since = now
         elif self._is_ready.is_so(self._process.popen.pid):
             self._was_ready = True
             self._enter(State.READY, now)
