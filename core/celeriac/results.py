@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any, Literal, get_type_hints
 
 from pydantic import TypeAdapter
-from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 from celeriac.codec import JsonValue
@@ -28,7 +27,7 @@ def result_schema(
         return TypeAdapter(result_type(function)).json_schema(
             mode=mode, schema_generator=_SchemaOfResult
         )
-    except (PydanticUserError, TypeError):  # nothing that pydantic knows
+    except Exception:  # noqa: BLE001  nothing pydantic knows, or code of the type that fails
         return {}
 
 

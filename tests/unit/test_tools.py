@@ -158,6 +158,20 @@ def test_what_a_tool_returns_is_registered_as_far_as_it_is_known() -> None:
     assert "result_schema" not in weigh.registration()
 
 
+def test_a_type_that_cannot_tell_its_schema_keeps_no_tool_from_being_registered() -> None:
+    class Frame(BaseModel):
+        @classmethod
+        def __get_pydantic_json_schema__(cls, _schema: Any, _handler: Any) -> Any:
+            raise ValueError("a frame has no columns yet")
+
+    @tool
+    def load(sku: str) -> Frame:
+        """Load."""
+        raise NotImplementedError
+
+    assert "result_schema" not in load.registration()
+
+
 def test_a_tool_can_be_called_like_the_function_that_it_was() -> None:
     assert count(3) == 3
 
