@@ -211,7 +211,9 @@ def _sentences_of_tagged_union(
         sentence = f"{shown(value[name])} is not {_any_of(map(shown, forms))}"
         yield located([*error.absolute_path, name], sentence)
     else:
-        yield from _sentences(branches[choices.index({"$ref": forms[value[name]]})])
+        form = forms[value[name]]  # the address of one, or itself a union by another name
+        meant = {"$ref": form} if isinstance(form, str) else form
+        yield from _sentences(branches[choices.index(meant)])
 
 
 def _is_wrong_type(error: "ValidationError") -> bool:

@@ -256,6 +256,36 @@ def test_with_and_without_the_agents_code_the_same_problems_are_told(
     assert str(by_agent.value).startswith("the input of agent order-desk cannot be used: ")
 
 
+class ClubCard(Card):
+    bank: Literal["club"]
+
+
+class GiftCard(Card):
+    bank: Literal["gift"]
+
+
+AnyCard = Annotated[ClubCard | GiftCard, Field(discriminator="bank")]
+Payment = Annotated[Cash | AnyCard, Field(discriminator="kind")]
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({"kind": "card", "number": "0123"}, "bank: required, but missing"),
+        ({"kind": "card", "bank": "own"}, 'bank: "own" is not "club" or "gift"'),
+        ({"kind": "card", "bank": "gift"}, "number: required, but missing"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_one_form_of_a_form_is_told(value: Any, problem: str) -> None:
+    agent = order_desk(input=Payment)
+    schema: Any = loads(dumps(agent.definition()["input_schema"]))
+
+    with pytest.raises(InvalidInput, match=problem):
+        agent.validate_input(value)
+    assert problems_by_schema(value, schema) == [problem]
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
