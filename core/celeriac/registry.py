@@ -8,7 +8,7 @@ from types import ModuleType
 
 from celeriac.agent import Agent
 from celeriac.errors import InvalidAgent
-from celeriac.memory.embedding import Embedder
+from celeriac.memory.embedding import Embedder, checked_embedder
 from celeriac.workflows.definition import Workflow
 
 
@@ -56,14 +56,11 @@ def load_embedder(place: str) -> Embedder:
     _make_importable(Path.cwd())
     found = getattr(_import(module), name, None)
     try:
-        embedder = found() if isinstance(found, type) else found
-    except InvalidAgent:  # says itself what is missing
-        raise
+        return checked_embedder(found() if isinstance(found, type) else found)
+    except InvalidAgent as error:
+        raise InvalidAgent(f"{place}: {error}") from error
     except Exception as error:
         raise InvalidAgent(f"{place} cannot be made: {type(error).__name__}: {error}") from error
-    if not isinstance(embedder, Embedder):
-        raise InvalidAgent(f"{place} is no embedder: it needs a name and a method `embed`")
-    return embedder
 
 
 def _with_children(agents: Sequence[Agent]) -> list[Agent]:

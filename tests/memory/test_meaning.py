@@ -104,6 +104,17 @@ def test_what_means_the_same_is_shown_first(model: Rememberer) -> None:
     assert model.violations() == []
 
 
+def test_numbers_next_to_nothing_keep_no_vector_from_being_stored(make: MakeRememberer) -> None:
+    class Faint(Counting):
+        def embed(self, texts: Sequence[str]) -> list[list[float]]:
+            return [[*vector, 1e-60] for vector in super().embed(texts)]
+
+    rememberer = make(Faint())
+
+    assert ranked_by(rememberer, rememberer.talk(ASKS)) == ["words", "counting"]
+    assert {key for key, _, _ in vectors(rememberer)} == set(KNOWN)
+
+
 def test_words_and_meaning_count_together(model: Rememberer) -> None:
     model.client.remember("lunch", "Eats lunch at noon", user_id="alice")
 

@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,21 @@ class Given:
 def likeness(embedder: Embedder, one: str, other: str) -> float:
     first, second = unit_vectors(embedder, [one, other])
     return math.fsum(a * b for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\0b", "two\nlines", "n" * 201, 3])
+def test_a_name_under_which_no_vector_can_be_kept_is_refused(name: Any) -> None:
+    embedder = Given([1.0])
+    embedder.name = name
+
+    with pytest.raises(InvalidAgent, match="the name of an embedder is a line"):
+        MemoryPolicy(embedder=embedder)
+
+
+def test_numbers_that_no_database_can_hold_are_none_of_a_vector() -> None:
+    made = unit_vectors(Given([1.0, 1e-60], [1e-310, 0.0], [3e200, 4e200]), ["a", "b", "c"])
+
+    assert made == [[1, 0], [1, 0], [0.6, 0.8]]
 
 
 def test_vectors_are_made_one_long_and_zeros_stay() -> None:

@@ -12,13 +12,17 @@ import math
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from celeriac.errors import EmbedderFailed
+from celeriac.errors import EmbedderFailed, InvalidAgent
 from celeriac.memory.words import words
 
 MAX_DIMENSIONS = 16_000
 """As many as the type `vector` of pgvector takes."""
 MAX_CHARACTERS = 4000
 """Of a text; a longer one is cut. As many as a memory has at most by default."""
+
+DECIMAL_PLACES = 12
+"""Of a number in a vector of length 1: more than a `real` keeps."""
+MAX_NAME_CHARACTERS = 200
 
 Vector = Sequence[float]
 
@@ -41,6 +45,20 @@ class Embedder(Protocol):
     def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
         """One vector for each text, in their order."""
         ...
+
+
+def checked_embedder(embedder: object) -> Embedder:
+    """Raises `InvalidAgent` for what is none, or has no name to keep its vectors under."""
+    if not isinstance(embedder, Embedder):
+        raise InvalidAgent(f"embedder={embedder!r} has not a name and a method `embed`")
+    name: object = embedder.name
+    is_name = isinstance(name, str) and name.isprintable() and name.strip()
+    if not is_name or len(str(name)) > MAX_NAME_CHARACTERS:
+        raise InvalidAgent(
+            f"the name of an embedder is a line of 1 to {MAX_NAME_CHARACTERS} characters, "
+            f"and not {name!r}"
+        )
+    return embedder
 
 
 def unit_vectors(embedder: Embedder, texts: Sequence[str]) -> list[list[float]]:
@@ -67,10 +85,11 @@ def unit_vectors(embedder: Embedder, texts: Sequence[str]) -> list[list[float]]:
 
 
 def _unit(embedder: Embedder, vector: list[float]) -> list[float]:
-    length = math.sqrt(sum(number * number for number in vector))
+    length = math.hypot(*vector)
     if not math.isfinite(length):
         raise EmbedderFailed(f"embedder {embedder.name} made a vector that holds no numbers")
-    return [number / length for number in vector] if length else vector
+    # What is next to nothing becomes it: PostgreSQL takes no `real` below 1e-45 but 0.
+    return [round(number / (length or 1.0), DECIMAL_PLACES) for number in vector]
 
 
 class HashingEmbedder:

@@ -27,7 +27,7 @@ from celeriac.memory.candidate import (
     is_owner,
     text_of,
 )
-from celeriac.memory.embedding import Embedder
+from celeriac.memory.embedding import Embedder, checked_embedder
 from celeriac.memory.instructions import reads_like_an_order
 from celeriac.memory.sensitive import kinds_of_secret
 
@@ -123,9 +123,8 @@ class MemoryPolicy:
             except re.error as error:
                 raise InvalidAgent(f"{name} is no pattern: {error}") from error
 
-        embedder: object = self.embedder
-        if embedder is not None and not isinstance(embedder, Embedder):
-            raise InvalidAgent(f"embedder={self.embedder!r} has not a name and a method `embed`")
+        if self.embedder is not None:
+            checked_embedder(self.embedder)
 
     def evaluate(self, candidate: MemoryCandidate) -> MemoryDecision:
         """Decide. The same candidate gets the same decision; nothing is read or written."""
