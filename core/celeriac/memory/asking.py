@@ -84,9 +84,12 @@ _ASKS_TO_FORGET_ALL = re.compile(
     """,
     re.VERBOSE,
 )
-_QUOTES_OR_WONDERS = re.compile(
-    "^\\s*['\u2018\u2019>]|[\"`\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u300e\u300f]"
-    "|^(?!.*\\b(?:could|would) you\\b).*[?\uff1f]",
+# Any mark but those that end or part sentences, and an apostrophe within a word: there are more
+# ways to quote, to cite and to strike out than could be listed.
+_MARKED_OR_WONDERS = re.compile(
+    "[^\\w\\s,.!?;:\u00a1\u00bf\u3001\u3002\u2013\u2014'\u2019-]"
+    "|(?<!\\w)['\u2019]|['\u2019](?!\\w)"
+    "|^(?!.*\\b(?:could|would) you\\b).*[?]",
     re.IGNORECASE | re.DOTALL,
 )
 
@@ -136,7 +139,8 @@ def asks_to_forget_all(
     """Whether these latest words ask for nothing but that all memories of the speaker be forgotten,
     as "please forget everything you know about me", and hold `user_said` to the letter.
 
-    With a word more, as of what is to stay or who says so, or with a quotation mark, they do not.
+    With a word more, as of what is to stay or who says so, or with a mark that may quote it or
+    strike it out, they do not.
     """
     return (
         bool(latest)
@@ -146,10 +150,11 @@ def asks_to_forget_all(
 
 
 def _asks_for_nothing_but_that(text: str, pattern: str) -> bool:
-    if _QUOTES_OR_WONDERS.search(text) or re.search(pattern, text) is None:
+    written = unicodedata.normalize("NFKC", text)
+    if _MARKED_OR_WONDERS.search(written) or re.search(pattern, text) is None:
         return False
-    said = unicodedata.normalize("NFKC", text).casefold()
-    return _ASKS_TO_FORGET_ALL.fullmatch(re.sub(r"\W+", " ", said).strip()) is not None
+    said = re.sub(r"\W+", " ", written.casefold()).strip()
+    return _ASKS_TO_FORGET_ALL.fullmatch(said) is not None
 
 
 def _plainly_written(text: str) -> str:
