@@ -6,13 +6,12 @@ besides the statements.
 
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import Connection
 
-from celeriac.client.remembering import Forget, Remember, export
+from celeriac.client.remembering import Forget, Remember, export, find_by_meaning
 from celeriac.errors import InvalidInput
 from celeriac.ids import RunId, UserId
 from celeriac.memory.candidate import MemoryKind, checked_key, is_key
@@ -29,7 +28,6 @@ from celeriac_api.requests import JsonRoute, json_response
 from celeriac_storage import memories, ranking
 from celeriac_storage.memories import unknown_memory
 from celeriac_storage.tenancy import EVERY_OWNER, TenantDatabase
-from celeriac_tasks.embedding import configured, meaning_of
 
 router = APIRouter(prefix="/v1/memories", tags=["memories"], route_class=JsonRoute)
 
@@ -64,22 +62,21 @@ def list_memories(
     listed. `found_by` says which it was: the name of the embedder stands there beside `words`, and
     nothing if there is no query."""
     owner = user_to_see(caller, "list_memories", user_id)
-    namespaces = None if namespace is None else [namespace]
     if owner is not None and cursor is None:
         # In a thread, as all of this: an embedder may load a model, or ask a server.
-        seen = _seeing(request, caller, owner)
-        embedder = configured(service_of(request).settings.embedder)
-        meaning = meaning_of(
-            seen, nullcontext(), caller.tenant_id, owner, embedder, query, namespaces=namespaces
+        found = find_by_meaning(
+            _seeing(request, caller, owner),
+            caller.tenant_id,
+            owner,
+            query,
+            embedder=service_of(request).settings.embedder,
+            namespace=namespace,
+            kind=kind,
+            limit=limit,
         )
-        if meaning is not None:
-            with seen.begin() as connection:
-                found = ranking.search_with_sources(
-                    connection, caller.tenant_id, owner, query,
-                    namespaces=namespaces, kind=kind, limit=limit, meaning=meaning,
-                )  # fmt: skip
+        if found is not None:
             return json_response(
-                {"memories": found, "next_cursor": None, "found_by": ranking.ways(meaning)}
+                {"memories": found.memories, "next_cursor": None, "found_by": found.found_by}
             )
     shown, next_cursor = page_of_memories(
         request,
@@ -91,9 +88,12 @@ def list_memories(
         limit=limit,
         cursor=cursor,
     )
-    found_by = ranking.ways(None) if query.strip() else []
     return json_response(
-        {"memories": list(shown), "next_cursor": next_cursor, "found_by": found_by}
+        {
+            "memories": list(shown),
+            "next_cursor": next_cursor,
+            "found_by": ranking.ways_of_listing(query),
+        }
     )
 
 
@@ -234,7 +234,7 @@ def remember(
     def check(_: Connection) -> None:
         require(caller, order.action, is_own=owner == caller.user_id)
 
-    wish = Remember(
+    remembering = Remember(
         caller.tenant_id,
         owner,
         checked_key(namespace, "namespace"),
@@ -245,7 +245,7 @@ def remember(
         body.replaces_version,
         body.expires_days,
     )
-    return order.carry_out(wish, lambda done: Reply(200, done), check, [owner])
+    return order.carry_out(remembering, lambda done: Reply(200, done), check, [owner])
 
 
 @router.delete(

@@ -464,7 +464,7 @@ class FoundMemories:
     """What a search of one user's memories has found."""
 
     memories: Sequence[Memory]
-    found_by: Sequence[str]  # `words`, and by meaning the name of the embedder as well
+    found_by: Sequence[str]  # `words`, and the embedder's name; empty without a query
 
 
 @dataclass(frozen=True, slots=True)

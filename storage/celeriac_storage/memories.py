@@ -21,6 +21,9 @@ MOST_EXPORTED = 100_000
 LIVE = "deleted_at IS NULL AND (expires_at <= clock_timestamp()) IS NOT TRUE"
 """Of rows of `celeriac.memories`: those that are there."""
 
+IN_NAMESPACES = "namespace = ANY (coalesce(%(namespaces)s::text[], ARRAY[namespace]))"
+"""Of the same: those in these namespaces, or in all for NULL."""
+
 _MEMORY = f"""
 SELECT memory.user_id, memory.namespace, memory.memory_key, memory.kind, memory.version,
     memory.content, memory.expires_at, memory.created_at, memory.changed_at, decision.reason,

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from celeriac.ids import TenantId, UserId
 from celeriac.memory.candidate import text_of
 from celeriac.memory.embedding import Vector
-from celeriac_storage.memories import LIVE
+from celeriac_storage.memories import IN_NAMESPACES, LIVE
 from celeriac_storage.remembering import lock_owner
 
 
@@ -45,8 +45,7 @@ def lacking(
         f"""
         SELECT namespace, memory_key, version, content FROM celeriac.memories AS memory
         WHERE tenant_id = %(tenant_id)s AND user_id = %(owner_id)s AND {LIVE}
-            AND namespace = ANY (coalesce(%(namespaces)s::text[], ARRAY[namespace]))
-            AND NOT EXISTS (
+            AND {IN_NAMESPACES} AND NOT EXISTS (
                 SELECT FROM celeriac.memory_vectors AS made
                 WHERE (made.tenant_id, made.user_id, made.namespace, made.memory_key, made.version)
                     = (memory.tenant_id, memory.user_id, memory.namespace, memory.memory_key,

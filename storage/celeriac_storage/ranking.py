@@ -17,7 +17,7 @@ from celeriac.memory.candidate import MemoryKind
 from celeriac.memory.embedding import Vector
 from celeriac.memory.recall import Memory, query_words
 from celeriac_storage import memories, memory_vectors
-from celeriac_storage.memories import LIVE, as_memory, either
+from celeriac_storage.memories import IN_NAMESPACES, LIVE, as_memory, either
 
 FUSION = 60
 """How little the first places count beyond those after them; the value of that paper."""
@@ -34,6 +34,11 @@ class Meaning:
 def ways(meaning: Meaning | None) -> list[str]:
     """By what is searched, for whoever reads the result."""
     return ["words"] if meaning is None else ["words", meaning.embedder]
+
+
+def ways_of_listing(query: str) -> list[str]:
+    """The same of `memories.list_memories`, which lists everything if there is no query."""
+    return ways(None) if query.strip() else []
 
 
 def search(
@@ -116,10 +121,7 @@ class _Wanted:
     kind: MemoryKind | None = None
 
 
-_CHOSEN = (
-    "namespace = ANY (coalesce(%(namespaces)s::text[], ARRAY[namespace]))"
-    " AND kind = coalesce(%(kind)s::text, kind)"
-)
+_CHOSEN = f"{IN_NAMESPACES} AND kind = coalesce(%(kind)s::text, kind)"
 
 _BY_WORDS = f"""
 SELECT namespace, memory_key, kind, version, content, changed_at, count(*) OVER ()

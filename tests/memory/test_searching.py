@@ -134,6 +134,9 @@ def test_the_client_finds_the_same_in_the_database_and_over_http(
         assert found.found_by == BY_MEANING
         assert found.memories[0].key == "diet"
         assert over_http.search_memories("food", user_id="alice") == found
+        listed = direct.search_memories(" ", user_id="alice")
+        assert (len(listed.memories), listed.found_by) == (3, []), "nothing was searched for"
+        assert over_http.search_memories(" ", user_id="alice") == listed
 
 
 def test_the_command_says_how_it_has_searched(

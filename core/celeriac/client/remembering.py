@@ -36,6 +36,7 @@ from celeriac.schemas import strict_json
 from celeriac_storage import memories, ranking
 from celeriac_storage import remembering as storage
 from celeriac_storage.owners import know_user
+from celeriac_storage.tenancy import Transactions
 from celeriac_tasks.embedding import configured, meaning_of
 
 if TYPE_CHECKING:
@@ -155,32 +156,77 @@ def search_memories(
     what has one of the words, the latest first. `found_by` says which."""
     user, most = user_named(user_id), min(limit, LONGEST_PAGE)
 
-    namespaces = None if namespace is None else [namespace]
-
     def in_database(desk: "DatabaseDesk") -> FoundMemories:
-        database, tenant_id = desk.ready(), desk.tenant_id
-        meaning = meaning_of(
-            database, nullcontext(), tenant_id, user, configured(desk.embedder), query,
-            namespaces=namespaces,
-        )  # fmt: skip
-        with database.begin() as connection:
-            if meaning is not None:
-                found = ranking.search_with_sources(
-                    connection, tenant_id, user, query,
-                    namespaces=namespaces, kind=kind, limit=most, meaning=meaning,
-                )  # fmt: skip
-                return FoundMemories(found, ranking.ways(meaning))
-            found = memories.list_memories(
-                connection, tenant_id, user,
-                namespace=namespace, kind=kind, query=query, limit=most,
-            )  # fmt: skip
-            return FoundMemories(found, ranking.ways(None))
+        found = find_by_meaning(
+            desk.ready(),
+            desk.tenant_id,
+            user,
+            query,
+            embedder=desk.embedder,
+            namespace=namespace,
+            kind=kind,
+            limit=most,
+        )
+        if found is not None:
+            return found
+        by_words = desk.read(
+            lambda connection: memories.list_memories(
+                connection,
+                desk.tenant_id,
+                user,
+                namespace=namespace,
+                kind=kind,
+                query=query,
+                limit=most,
+            )
+        )
+        return FoundMemories(by_words, ranking.ways_of_listing(query))
 
     def over_http() -> Flow[FoundMemories]:
         asked = {"user_id": user, "namespace": namespace, "kind": kind, "query": query}
         return reader(FoundMemories)((yield get("/v1/memories", **asked, limit=most)))
 
     return Ask(in_database, over_http)
+
+
+def find_by_meaning(
+    transactions: Transactions,
+    tenant_id: TenantId,
+    owner_id: UserId,
+    query: str,
+    *,
+    embedder: str | None,
+    namespace: str | None,
+    kind: MemoryKind | None,
+    limit: int,
+) -> FoundMemories | None:
+    """What `query` finds by words and meaning together, the best first; None if only words are
+    left: without an embedder, which is named as in `CELERIAC_EMBEDDER`, without a query, and if the
+    embedder fails."""
+    namespaces = None if namespace is None else [namespace]
+    meaning = meaning_of(
+        transactions,
+        nullcontext(),
+        tenant_id,
+        owner_id,
+        configured(embedder),
+        query,
+        namespaces=namespaces,
+    )
+    if meaning is None:
+        return None
+    with transactions.begin() as connection:
+        found = ranking.search_with_sources(
+            connection,
+            tenant_id,
+            owner_id,
+            query,
+            namespaces=namespaces,
+            kind=kind,
+            limit=limit,
+            meaning=meaning,
+        )
+    return FoundMemories(found, ranking.ways(meaning))
 
 
 def get_memory(key: str, *, user_id: str, namespace: str = DEFAULT_NAMESPACE) -> Ask[Memory]:
