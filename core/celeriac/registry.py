@@ -51,10 +51,13 @@ def load_agents(modules: Sequence[str]) -> dict[str, Agent]:
 
 def load_embedder(place: str) -> Embedder:
     """The embedder at `MODULE:NAME`, the module as in `load_agents`; a class is called without
-    arguments. Raises `InvalidAgent` for what is none, or cannot be made."""
+    arguments. Raises `InvalidAgent` for what is not there, is none, or cannot be made."""
     module, _, name = place.rpartition(":")
     _make_importable(Path.cwd())
-    found = getattr(_import(module), name, None)
+    imported = _import(module)
+    if not hasattr(imported, name):
+        raise InvalidAgent(f"{module} has no {name}: name the embedder there, as MODULE:NAME")
+    found = getattr(imported, name)
     try:
         return checked_embedder(found() if isinstance(found, type) else found)
     except InvalidAgent as error:

@@ -101,6 +101,8 @@ class NewEntry:
 
 @dataclass(frozen=True, slots=True)
 class Written:
+    """What entries that were added leave to publish, and to hold against the limits."""
+
     due: Sequence[Due] = ()  # the steps to publish
     calls_before: int = 0  # that the workflow and the runs below it had begun, those that go on too
 
@@ -166,6 +168,7 @@ def count_children(connection: Connection, run_id: RunId, count: int) -> Below:
         """,
         {"run_id": run_id, "count": count},
     ).one()
+    # Of both kinds: a limit knows but one.
     return Below(Use(int(steps), int(tool_calls), input_tokens=int(tokens)), live_runs)
 
 

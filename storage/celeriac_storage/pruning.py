@@ -35,8 +35,7 @@ class Policy:
     tenant_id: TenantId | None = None
 
     @property
-    def seconds(self) -> float:
-        """The age that it is about."""
+    def older_than_seconds(self) -> float:
         return self.older_than_days * 86400.0
 
     def __post_init__(self) -> None:
@@ -96,7 +95,7 @@ def extent(connection: Connection, policy: Policy) -> Extent:
         _parameters(policy),
     ).one()
     vectors = memory_vectors.count_abandoned(
-        connection, older_than_seconds=policy.seconds, tenant_id=policy.tenant_id
+        connection, older_than_seconds=policy.older_than_seconds, tenant_id=policy.tenant_id
     )
     return Extent(runs, oldest, newest, vectors)
 
@@ -143,7 +142,7 @@ def sweep_vectors(connection: Connection, policy: Policy, at_most: int = SWEPT_V
     how many. A memory without one is found by its words, and gets one when it is next recalled."""
     return memory_vectors.prune(
         connection,
-        older_than_seconds=policy.seconds,
+        older_than_seconds=policy.older_than_seconds,
         tenant_id=policy.tenant_id,
         at_most=at_most,
     )
@@ -176,7 +175,7 @@ def prune(
 
 def _parameters(policy: Policy) -> dict[str, object]:
     return {
-        "seconds": policy.seconds,
+        "seconds": policy.older_than_seconds,
         "statuses": [status.value for status in policy.statuses],
         "tenant_id": policy.tenant_id,
     }

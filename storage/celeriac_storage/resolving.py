@@ -128,12 +128,12 @@ def retry(connection: Connection, run_id: RunId, by: UserId) -> RunStatus:
     """
     status, _ = _lock(connection, run_id)
     if status is not RunStatus.NEEDS_ATTENTION:
-        wish = (
+        instead = (
             f"start a new run instead, or `celeriac fork {run_id} --at STEP`"
             if status.is_terminal
             else "it goes on without being told to"
         )
-        raise Conflict(f"run {run_id} is {status} and does not need attention; {wish}")
+        raise Conflict(f"run {run_id} is {status} and does not need attention; {instead}")
     if unknown := _unknown_calls(connection, run_id):
         raise Conflict(
             f"run {run_id} cannot be retried before the outcome of {', '.join(unknown)} is known: "

@@ -18,8 +18,8 @@ def not_to_be_had(connection: Connection, new: NewRun) -> CeleriacError:
         (new.run_id, new.tenant_id),
     ).fetchone()
     if listener is not None or is_ours is not None:
-        is_own = listener is not None and listener[1] == new.user_id
-        return run_exists(new.run_id, listener[0] if listener and is_own else None)
+        told, owner = listener or (None, None)
+        return run_exists(new.run_id, told if owner == new.user_id else None)
     own = f"{new.run_id.partition('@')[0]}@{new.tenant_id}"
     return InvalidInput(
         f"a run of tenant {new.tenant_id} cannot be called {new.run_id}, and nothing was written: "

@@ -97,9 +97,16 @@ def test_without_an_embedder_a_search_goes_by_words_and_says_so(database: Databa
     assert owners_of_vectors(database) == set()
 
 
-@pytest.mark.parametrize("place", ["tests.nowhere:Embedder", "tests.waiting:eventually"])
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("tests.nowhere:Embedder", "tests.nowhere"),
+        ("tests.waiting:Embedder", "tests.waiting has no Embedder"),
+        ("tests.waiting:eventually", "tests.waiting:eventually is no embedder"),
+    ],
+)
 def test_an_embedder_that_cannot_be_loaded_leaves_words_and_a_warning(
-    database: Database, place: str, caplog: pytest.LogCaptureFixture
+    database: Database, place: str, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     configured.cache_clear()
     with caplog.at_level(logging.WARNING), serving(database, embedder=place) as api:
@@ -108,6 +115,7 @@ def test_an_embedder_that_cannot_be_loaded_leaves_words_and_a_warning(
     assert told["found_by"] == ["words"]
     assert [each["key"] for each in told["memories"]] == ["seat"]
     assert "memories are found by their words" in caplog.text
+    assert why in caplog.text
 
 
 def test_an_embedder_that_fails_leaves_words(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from celeriac_storage import conversations
 router = APIRouter(prefix="/threads", route_class=PageRoute)
 
 THREADS_SHOWN = 50
-TURNS_SHOWN = 20
+EXCHANGES_SHOWN = 20
 PREVIEW_CHARACTERS = 200
 
 Whose = Annotated[str, Query(max_length=128, pattern=r"^[A-Za-z0-9._@-]*$")]
@@ -100,9 +100,9 @@ def _page(
             caller.tenant_id,
             thread.thread_id,
             before=None if place is None else (place[0], RunId(place[1])),
-            limit=TURNS_SHOWN + 1,
+            limit=EXCHANGES_SHOWN + 1,
         )[::-1]
-    shown, has_more = cut(latest_first, TURNS_SHOWN)
+    shown, has_more = cut(latest_first, EXCHANGES_SHOWN)
     first = shown[-1].run if has_more else None
     agents = dict.fromkeys(exchange.run.agent for exchange in shown if not exchange.is_handoff)
     return render(

@@ -11,7 +11,6 @@ from celeriac.errors import CeleriacError, NotAllowed
 
 GLOBAL_OPTIONS = ("--url", "--tenant", "--database-url", "--broker-url", "--data", "--agents")
 
-
 _ANOTHER = ". Somebody else does it with `--as USER`, or over HTTP with a token of their own"
 
 

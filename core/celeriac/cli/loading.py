@@ -9,9 +9,9 @@ from contextlib import contextmanager
 def loading() -> Iterator[None]:
     """Import inside the block without searching for garbage.
 
-    Imports make some hundred thousand objects and drop next to none, and to search them again and
-    again took a fifth of the time. They stay out of every later search too, which otherwise stops
-    a worker's threads for as long as there are objects.
+    Imports make some hundred thousand objects and drop next to none: to search them again and again
+    took a fifth of the time. Frozen, they stay out of every later search too, which would stop a
+    worker's threads the longer the more there is to search.
     """
     gc.disable()
     try:

@@ -1,4 +1,6 @@
-"""How full budgets are, for the login of the API; see the SQL beside this file."""
+"""How full budgets are, and searches of memories by meaning, for the login of the API; vectors
+that can be pruned. See the SQL beside this file.
+"""
 
 from celeriac_storage.migrations.sql import execute
 
