@@ -17,7 +17,8 @@ from tests.provider_server import ProviderServer, Reply
 from tests.worker_in_process import Worker
 
 DONE = Reply.text("done")
-THINK_SECONDS = 0.5  # that a question may take
+PATIENCE_SECONDS = 60.0  # that a question may take, however slow the machine is
+SILENCE_SECONDS = 2.0  # where no answer comes: enough to send the question
 
 PASSING = {
     "429": (Reply.rate_limited(), "rate_limited", 429),
@@ -39,18 +40,18 @@ class Asking:
 
     def __init__(self, database: Database, broker_url: str, server: ProviderServer) -> None:
         self.database, self.broker_url, self.server = database, broker_url, server
-        self.agent = Agent("asker", server.model(), think_timeout_seconds=THINK_SECONDS)
-        worker = self.new_worker()
+        worker = self.new_worker(PATIENCE_SECONDS)
         self.run_id = worker.start("asker")
         worker.process.stop()
 
-    def new_worker(self) -> Worker:
-        worker = Worker(self.database.url, self.broker_url, [self.agent])
+    def new_worker(self, patience_seconds: float) -> Worker:
+        agent = Agent("asker", self.server.model(), think_timeout_seconds=patience_seconds)
+        worker = Worker(self.database.url, self.broker_url, [agent])
         worker.process.start()
         return worker
 
-    def step(self) -> Row[Any]:
-        worker = self.new_worker()
+    def step(self, patience_seconds: float = PATIENCE_SECONDS) -> Row[Any]:
+        worker = self.new_worker(patience_seconds)
         worker.step(self.run_id)
         row = worker.row(self.run_id)
         wake(worker)
@@ -92,7 +93,7 @@ def test_what_passes_is_a_row_and_asked_again_later(
 ) -> None:
     asked = asking(reply, DONE)
 
-    waiting = asked.step()
+    waiting = asked.step(SILENCE_SECONDS if kind == "timeout" else PATIENCE_SECONDS)
 
     assert (waiting.status, waiting.phase, waiting.step) == ("paused", "waiting_timer", 0)
     assert waiting.claim_token is None
