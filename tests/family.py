@@ -7,6 +7,8 @@ from celeriac import Agent
 from celeriac.client import Client
 from celeriac.ids import RunId
 from celeriac.reports import Run
+from celeriac.states import RunStatus
+from celeriac_storage import timers
 from celeriac_storage.audit import audit
 from tests.worker_in_process import Worker
 
@@ -68,3 +70,16 @@ class Family:
     def close(self) -> None:
         self.client.close()
         self.worker.process.stop()
+
+
+def ended(family: Family, run_id: str) -> tuple[RunStatus, Any]:
+    """How the run stands, and its result or the kind of its error."""
+    run = family.run(run_id)
+    return run.status, run.result if not isinstance(run.error, dict) else run.error["kind"]
+
+
+def let_time_pass(family: Family) -> None:
+    """All timers that are set are due, and fire."""
+    family.execute("UPDATE celeriac.timers SET due_at = clock_timestamp() WHERE fired_at IS NULL")
+    with family.database.begin() as connection:
+        timers.fire_entries(connection)

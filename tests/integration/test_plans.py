@@ -13,9 +13,8 @@ from celeriac.ids import new_run_id
 from celeriac.plan import Plan, PlanStep, result_of
 from celeriac.scripted import ScriptedModel, call, say
 from celeriac.states import Phase, RunStatus
-from celeriac_storage import timers
 from celeriac_storage.database import sqlstate
-from tests.family import Family
+from tests.family import Family, let_time_pass
 from tests.plan_desk import LARGE, LAYERS, broken, calls, made, runner, writer
 
 PLANS = [
@@ -442,7 +441,7 @@ def test_a_call_without_an_effect_is_made_again_as_often_as_the_step_says(family
     family.go_on()
     assert states(family, run_id) == {"a": "running", "b": "completed"}
 
-    fire_all(family)
+    let_time_pass(family)
     family.go_on()
 
     assert states(family, run_id) == {"a": "failed", "b": "completed"}
@@ -453,10 +452,3 @@ def test_a_call_without_an_effect_is_made_again_as_often_as_the_step_says(family
     family.go_on()
     assert family.run(retried).status is RunStatus.COMPLETED
     assert made() == ["a", "a", "a", "b"]
-
-
-def fire_all(family: Family) -> None:
-    """All timers that are set are due, and fire."""
-    family.execute("UPDATE celeriac.timers SET due_at = clock_timestamp() WHERE fired_at IS NULL")
-    with family.database.begin() as connection:
-        timers.fire_entries(connection)

@@ -12,10 +12,10 @@ from celeriac.errors import ActivityFailed, Conflict
 from celeriac.ids import RunId, UserId
 from celeriac.scripted import ScriptedModel, say
 from celeriac.states import RunStatus
-from celeriac_storage import mailbox, timers
+from celeriac_storage import mailbox
 from celeriac_storage.resolving import NotDone, TookEffect
 from celeriac_tasks.live_flow import FlowCache
-from tests.family import Family
+from tests.family import Family, let_time_pass
 
 DONE: list[str] = []
 BROKEN: set[str] = set()
@@ -166,12 +166,6 @@ def result(family: Family, run_id: str) -> Any:
     run = family.run(run_id)
     assert run.status is RunStatus.COMPLETED, run.error
     return run.result
-
-
-def let_time_pass(family: Family) -> None:
-    family.execute("UPDATE celeriac.timers SET due_at = clock_timestamp() WHERE fired_at IS NULL")
-    with family.database.begin() as connection:
-        timers.fire_entries(connection)
 
 
 def test_what_was_done_of_each_kind_is_kept(family: Family) -> None:

@@ -12,10 +12,10 @@ from celeriac.errors import ActivityFailed, Conflict
 from celeriac.ids import RunId, UserId
 from celeriac.scripted import ScriptedModel, call, say
 from celeriac.states import Phase, RunStatus
-from celeriac_storage import children, mailbox, timers
+from celeriac_storage import children, mailbox
 from celeriac_storage.claims import STRIKES_BEFORE_ATTENTION
 from celeriac_tasks.step import take_step
-from tests.family import Family
+from tests.family import Family, ended, let_time_pass
 from tests.worker_in_process import Worker
 
 SENT: list[int] = []
@@ -152,17 +152,6 @@ def other(database_url: str, broker_url: str) -> Iterator[Worker]:
         yield other
     finally:
         other.process.stop()
-
-
-def ended(family: Family, run_id: str) -> tuple[RunStatus, Any]:
-    run = family.run(run_id)
-    return run.status, run.result if not isinstance(run.error, dict) else run.error["kind"]
-
-
-def let_time_pass(family: Family) -> None:
-    family.execute("UPDATE celeriac.timers SET due_at = clock_timestamp() WHERE fired_at IS NULL")
-    with family.database.begin() as connection:
-        timers.fire_entries(connection)
 
 
 def test_what_another_process_waited_for_is_not_taken_for_ours(

@@ -17,13 +17,13 @@ from celeriac.errors import ActivityFailed, Conflict, InvalidInput, NotAllowed
 from celeriac.ids import DEFAULT_TENANT, CallId, RunId, ThreadId, UserId
 from celeriac.scripted import ScriptedModel, Turn, say
 from celeriac.states import Phase, RunStatus
-from celeriac_storage import deadlines, erasing, mailbox, principals, pruning, timers
+from celeriac_storage import deadlines, erasing, mailbox, principals, pruning
 from celeriac_storage.audit import audit
 from celeriac_storage.audit_checks import hashes
 from celeriac_storage.audit_checks import workflows as workflow_checks
 from celeriac_tasks.live_flow import FlowCache
 from celeriac_tasks.step import take_step
-from tests.family import Family
+from tests.family import Family, ended, let_time_pass
 from tests.integration.conftest import Cli
 from tests.integration.test_audit import damage
 from tests.worker_in_process import Worker
@@ -244,18 +244,6 @@ def family(database_url: str, broker_url: str) -> Iterator[Family]:
         assert family.violations() == []
     finally:
         family.close()
-
-
-def ended(family: Family, run_id: str) -> tuple[RunStatus, Any]:
-    run = family.run(run_id)
-    return run.status, run.result if not isinstance(run.error, dict) else run.error["kind"]
-
-
-def let_time_pass(family: Family) -> None:
-    """All timers that are set are due, and fire."""
-    family.execute("UPDATE celeriac.timers SET due_at = clock_timestamp() WHERE fired_at IS NULL")
-    with family.database.begin() as connection:
-        timers.fire_entries(connection)
 
 
 def tell(family: Family, run_id: str, data: Any, key: str | None = None) -> None:
