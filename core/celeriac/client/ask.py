@@ -2,8 +2,9 @@
 
 A function such as `steering.cancel` checks the words that it is given and returns an `Ask`: how the
 thing is done in the database, and what has to be sent to the HTTP API for it. Clients are made of
-these functions: `cancel = Asked(steering.cancel)` is a method that asks and returns the answer, with the
-function's own signature and docstring; `cancel = AskedAsync(steering.cancel)` one to be awaited.
+these functions: `cancel = Asked(steering.cancel)` is a method that asks and returns the answer,
+with the function's own signature and docstring; `cancel = AskedAsync(steering.cancel)` one to be
+awaited.
 """
 
 from collections.abc import Awaitable, Callable
