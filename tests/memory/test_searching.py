@@ -102,7 +102,7 @@ def test_without_an_embedder_a_search_goes_by_words_and_says_so(database: Databa
     [
         ("tests.nowhere:Embedder", "tests.nowhere"),
         ("tests.waiting:Embedder", "tests.waiting has no Embedder"),
-        ("tests.waiting:eventually", "tests.waiting:eventually is no embedder"),
+        ("tests.waiting:eventually", "has not a name and a method `embed`"),
     ],
 )
 def test_an_embedder_that_cannot_be_loaded_leaves_words_and_a_warning(
