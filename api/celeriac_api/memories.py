@@ -58,22 +58,26 @@ def list_memories(
     of the tenant, or of one. A query without any word, such as `%`, finds nothing.
 
     A query of one user's goes by words and meaning together where the service has an embedder: the
-    best come first, on one page. Otherwise, and over all users, what has one of its words is
-    listed. `found_by` says which it was: the name of the embedder stands there beside `words`, and
-    nothing if there is no query."""
+    best come first, on one page. Otherwise, over all users, and while many such searches go on,
+    what has one of its words is listed. `found_by` says which it was: the name of the embedder
+    stands there beside `words`, and nothing if there is no query."""
     owner = user_to_see(caller, "list_memories", user_id)
-    if owner is not None and cursor is None:
+    places = service_of(request).searches_by_meaning
+    if owner is not None and cursor is None and query.strip() and places.acquire(blocking=False):
         # In a thread, as all of this: an embedder may load a model, or ask a server.
-        found = find_by_meaning(
-            _seeing(request, caller, owner),
-            caller.tenant_id,
-            owner,
-            query,
-            embedder=service_of(request).settings.embedder,
-            namespace=namespace,
-            kind=kind,
-            limit=limit,
-        )
+        try:
+            found = find_by_meaning(
+                _seeing(request, caller, owner),
+                caller.tenant_id,
+                owner,
+                query,
+                embedder=service_of(request).settings.embedder,
+                namespace=namespace,
+                kind=kind,
+                limit=limit,
+            )
+        finally:
+            places.release()
         if found is not None:
             return json_response(
                 {"memories": found.memories, "next_cursor": None, "found_by": found.found_by}

@@ -1,6 +1,7 @@
 """What all requests of one API process share: its connections, and what is known of them."""
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -59,6 +60,9 @@ class Service:
         )
         self.strangers = Strangers(self.begin, broker_url)
         self.issuer = _issuer(settings)
+        # Each has a thread while it waits for an embedder, of which there are as many as
+        # connections. Were all of them taken, nobody would be answered anything.
+        self.searches_by_meaning = threading.BoundedSemaphore(max(1, settings.connections // 2))
         keeper_url = settings.retention_database_url
         self._keeper = (
             None

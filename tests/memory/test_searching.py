@@ -5,7 +5,9 @@ embedder; nobody finds what is another's."""
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy.exc import DBAPIError
@@ -127,6 +129,33 @@ def test_an_embedder_that_fails_leaves_words(api: Api, monkeypatch: pytest.Monke
 
     assert told["found_by"] == ["words"]
     assert [each["key"] for each in told["memories"]] == ["seat"]
+
+
+def test_a_slow_embedder_leaves_threads_for_other_requests(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answers = threading.Semaphore(0), threading.Event()
+
+    def answer_late(*_: object) -> None:
+        asked.release()
+        answers.wait()
+        raise EmbedderFailed("too late")
+
+    monkeypatch.setattr("celeriac_tasks.embedding.unit_vectors", answer_late)
+    with serving(database, embedder=EMBEDDER, connections=4) as api, ThreadPoolExecutor() as pool:
+        alice = api.person("alice")
+        try:
+            slow = [pool.submit(alice.get, FOOD) for _ in range(2)]
+            for _ in slow:
+                assert asked.acquire(timeout=60)
+
+            told = alice.get("/v1/memories?query=aisle").json()
+        finally:
+            answers.set()
+
+        assert told["found_by"] == ["words"]
+        assert [each["key"] for each in told["memories"]] == ["seat"]
+        assert [each.result().status_code for each in slow] == [200, 200]
 
 
 def test_the_client_finds_the_same_in_the_database_and_over_http(
