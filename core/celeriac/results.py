@@ -18,17 +18,27 @@ def result_type(function: Callable[..., object]) -> Any:
 
 
 def result_schema(
-    function: Callable[..., object], mode: Literal["validation", "serialization"]
+    function: Callable[..., object],
+    mode: Literal["validation", "serialization"] = "serialization",
 ) -> dict[str, JsonValue]:
     """The JSON schema of its results as they are written, or by `"validation"` of whatever is read
-    as one of them; `{}` if nothing is known. Objects are open: what a function returns may have
-    more than its type says."""
+    as one of them; `{}` if nothing is known."""
     try:
         return TypeAdapter(result_type(function)).json_schema(
             mode=mode, schema_generator=_SchemaOfResult
         )
     except Exception:  # noqa: BLE001  nothing pydantic knows, or code of the type that fails
         return {}
+
+
+def acceptable_schemas(function: Callable[..., object]) -> list[JsonValue]:
+    """The JSON schemas of what a person may say that it returned: of what is read as one of its
+    results, and if that differs (by an alias, say), of what it writes itself. Empty if nothing is
+    known."""
+    read, written = result_schema(function, "validation"), result_schema(function)
+    if not read or not written:
+        return []
+    return [read] if read == written else [read, written]
 
 
 class _SchemaOfResult(GenerateJsonSchema):

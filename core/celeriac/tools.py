@@ -22,7 +22,7 @@ from celeriac.errors import InvalidAgent, InvalidArguments, InvalidInput
 from celeriac.parameters import Parameters, read_parameters
 from celeriac.precondition import Precondition
 from celeriac.recovery import Finding, OnUnknown, Recovery, Retry
-from celeriac.results import result_schema
+from celeriac.results import acceptable_schemas
 from celeriac.rollback import Rollback, RollbackName, Undo, read_rollback
 from celeriac.schemas import strict_json
 from celeriac.states import EffectKind
@@ -187,7 +187,7 @@ class Tool(Generic[P, R]):
 
     def registration(self) -> dict[str, JsonValue]:
         """The tool's part of the agent's row in the registry."""
-        result = result_schema(self.function, "validation")
+        results = acceptable_schemas(self.function)
         return {
             "name": self.name,
             "description": self.description,
@@ -199,7 +199,7 @@ class Tool(Generic[P, R]):
             "approval": None if self.approval is None else self.approval.to_json(),
             "parameters_schema": copy.deepcopy(self.parameters.shape.exact_schema),
             **({} if self.agent is None else {"agent": self.agent.name}),
-            **({"result_schema": result} if result else {}),
+            **({"result_schemas": results} if results else {}),
         }
 
     def _refusal(self, problems: InvalidInput | str) -> InvalidArguments:

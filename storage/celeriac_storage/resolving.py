@@ -7,6 +7,7 @@ Rows are locked in this order: the run, its effect, its thread.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -211,13 +212,12 @@ def _check_result(connection: Connection, agent: str, tool: str, result: JsonVal
     for each in tools if isinstance(tools, list) else []:
         if not isinstance(each, dict) or each.get("name") != tool:
             continue
-        schema = each.get("result_schema")
-        if isinstance(schema, dict) and (
-            problems := problems_by_schema(stored_form(result), schema)
-        ):
+        schemas: Any = each.get("result_schemas", [])
+        misfits = [problems_by_schema(stored_form(result), schema) for schema in schemas]
+        if misfits and all(misfits):
             raise InvalidInput(
                 f"the result of {tool} does not fit its type, and nothing was written: "
-                f"{listed(problems)}"
+                f"{listed(misfits[0])}"
             )
 
 

@@ -3,16 +3,20 @@
 from collections.abc import Callable
 
 import pytest
+from pydantic import BaseModel, ConfigDict, Field
 
-from celeriac.errors import Conflict, UnknownCall, UnknownRun
+from celeriac import tool
+from celeriac.codec import JsonValue
+from celeriac.errors import Conflict, InvalidInput, UnknownCall, UnknownRun
 from celeriac.ids import CallId, RunId, ThreadId
 from celeriac.states import EffectState, Phase, RunStatus
 from celeriac_storage import artifacts, claims, effects
+from celeriac_storage.agents import register_agent
 from celeriac_storage.claims import Claim
 from celeriac_storage.database import Database
 from celeriac_storage.requests import request_cancel
 from celeriac_storage.resolving import NotDone, Resolution, TookEffect, resolve, retry
-from tests.steps_by_hand import ALICE, Hand
+from tests.steps_by_hand import AGENT, ALICE, Hand, definition
 
 
 @pytest.fixture
@@ -39,6 +43,28 @@ def test_a_call_that_took_effect_is_committed_with_the_persons_result(hand: Hand
         "state": "committed",
         "by": "alice",
     }
+
+
+def test_what_the_tool_itself_writes_is_a_result_that_a_person_can_tell(hand: Hand) -> None:
+    class Shipment(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        number: int = Field(serialization_alias="shipment")
+
+    @tool(effect="external")
+    def ship(order: int) -> Shipment:
+        """Ship it."""
+        raise NotImplementedError
+
+    with hand.database.begin() as connection:
+        tools: list[JsonValue] = [ship.registration()]
+        register_agent(connection, AGENT, "hash-2", {**definition(AGENT), "tools": tools})
+    run_id, call = hand.unknown_effect()
+
+    with pytest.raises(InvalidInput, match="number: required, but missing"):
+        settle(hand, run_id, call, TookEffect({}))
+    settle(hand, run_id, call, TookEffect({"shipment": 12}))
+
+    assert hand.effect(run_id, call).result == {"shipment": 12}
 
 
 def test_a_resolved_run_goes_on_where_its_last_step_left_it(hand: Hand) -> None:

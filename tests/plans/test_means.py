@@ -37,9 +37,7 @@ def describe(what: dict[str, int]):  # type: ignore[no-untyped-def]  # it does n
 
 MEANS = Means(
     {
-        each.name: Mean(
-            each.parameters.shape.exact_schema, result_schema(each.function, "serialization")
-        )
+        each.name: Mean(each.parameters.shape.exact_schema, result_schema(each.function))
         for each in (search, add, describe)
     },
     {"writer": Mean({"type": "string"}, {"type": "string"})},
@@ -138,4 +136,4 @@ def test_all_problems_are_told_at_once() -> None:
 
 
 def test_a_result_without_a_type_may_be_anything() -> None:
-    assert result_schema(describe.function, "serialization") == {}
+    assert result_schema(describe.function) == {}

@@ -149,13 +149,16 @@ def test_what_a_tool_returns_is_registered_as_far_as_it_is_known() -> None:
         """Weigh."""
         raise NotImplementedError
 
-    schema: Any = pack.registration()["result_schema"]
+    registered: Any = pack.registration()["result_schemas"]
+    schema, written = registered
 
+    assert problems_by_schema({"weight": "1.50"}, written) == []
+    assert problems_by_schema({"weight": 1.5}, written) == ["weight: 1.5 is not a string"]
     assert schema["required"] == ["weight"]
     assert problems_by_schema({"weight": "1.50", "more": 1}, schema) == []
     assert problems_by_schema({"weight": 1.5}, schema) == []
     assert problems_by_schema({}, schema) == ["weight: required, but missing"]
-    assert "result_schema" not in weigh.registration()
+    assert "result_schemas" not in weigh.registration()
 
 
 def test_a_type_that_cannot_tell_its_schema_keeps_no_tool_from_being_registered() -> None:
@@ -169,7 +172,7 @@ def test_a_type_that_cannot_tell_its_schema_keeps_no_tool_from_being_registered(
         """Load."""
         raise NotImplementedError
 
-    assert "result_schema" not in load.registration()
+    assert "result_schemas" not in load.registration()
 
 
 def test_a_tool_can_be_called_like_the_function_that_it_was() -> None:

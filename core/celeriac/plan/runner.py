@@ -197,7 +197,7 @@ def _story(progress: Progress, run_id: str) -> str:
 
 
 def _mean_of_tool(tool: Tool[..., Any]) -> Mean:
-    return Mean(tool.parameters.shape.exact_schema, result_schema(tool.function, "serialization"))
+    return Mean(tool.parameters.shape.exact_schema, result_schema(tool.function))
 
 
 def _mean_of_agent(agent: Agent) -> Mean:
