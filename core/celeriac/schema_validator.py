@@ -31,6 +31,9 @@ def _decimal(
     number = exact_number(instance)
     if number is None:
         return  # no number at all, which the rest of the schema says
+    if "max_digits" in limits and "decimal_places" in limits:
+        whole = max(0, limits["max_digits"] - limits["decimal_places"])  # as pydantic reads both
+        limits = {**limits, "whole_digits": whole}
     for name, limit in limits.items():
         if problem := _decimal_problem(number, name, limit):
             yield ValidationError(f"{shown(instance)} {problem}")
@@ -53,6 +56,8 @@ def _decimal_problem(number: Decimal, name: str, limit: Any) -> str | None:
             return f"has more than {limit} decimal places"
         case "max_digits" if max(len(digits) + max(0, exponent), places) > limit:
             return f"has more than {limit} digits"
+        case "whole_digits" if number.adjusted() >= limit:
+            return f"has more than {limit} digits before the decimal point"
         case _:
             return None
 
