@@ -105,14 +105,19 @@ class PostgresCluster:
         return True
 
 
-@contextmanager
-def postgres_cluster() -> Iterator[PostgresCluster]:
+def postgres_programs() -> Path:
+    """The folder of the programs of the server that all tests share; `psql` is one of them."""
     try:
         with psycopg.connect(libpq_url(database_server_url()), connect_timeout=5) as shared:
             ((programs,),) = shared.execute("SELECT setting FROM pg_config WHERE name = 'BINDIR'")
     except psycopg.Error as error:
         missing("PostgreSQL", error)
-    initdb = _existing(f"{programs}/initdb")
+    return Path(programs)
+
+
+@contextmanager
+def postgres_cluster() -> Iterator[PostgresCluster]:
+    initdb = _existing(f"{postgres_programs()}/initdb")
     # Not pytest's own folder, which the account may not enter.
     folder = Path(tempfile.mkdtemp(prefix="celeriac-test-postgres-"))
     account = account_for(folder)

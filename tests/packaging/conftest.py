@@ -4,7 +4,6 @@ project with a Celery application of its own in it.
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +13,8 @@ import pytest
 from celeriac_storage.database import Database
 from tests.packaging.shop import Shop
 from tests.processes import ROOT, Processes
-from tests.servers import TestBroker, missing
-
-BUILD_SECONDS = 300
+from tests.servers import TestBroker
+from tests.uv import run_uv
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -60,16 +58,8 @@ def shop(
 
 def _uv(*arguments: str) -> None:
     program = shutil.which("uv") or str(ROOT / "build/uv/bin/uv")
-    try:
-        done = subprocess.run(
-            [program, *arguments],
-            cwd=ROOT.anchor,  # nothing of the checkout may be found by accident
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-            capture_output=True,
-            text=True,
-            timeout=BUILD_SECONDS,
-            check=False,
-        )
-    except FileNotFoundError as error:
-        missing("uv", error)
-    assert done.returncode == 0, f"uv {' '.join(arguments)}:\n{done.stderr}"
+    run_uv(
+        [program, *arguments],
+        folder=Path(ROOT.anchor),  # nothing of the checkout may be found by accident
+        environment={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+    )
