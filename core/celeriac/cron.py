@@ -14,7 +14,7 @@ reads them, or is one of `MACROS`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from itertools import islice
 from zoneinfo import ZoneInfo
 
@@ -35,6 +35,7 @@ MAX_EXPRESSION_CHARACTERS = 200
 FIELDS = 5
 
 _FIRST_LOOK_BACK = timedelta(hours=1)
+_MINUTE, _DAY = timedelta(minutes=1), timedelta(days=1)
 _LONGEST_OFFSET = timedelta(days=2)  # more than any clock was ever put back
 
 
@@ -64,14 +65,54 @@ class Cron:
     def times_after(self, moment: datetime) -> Iterator[datetime]:
         """The instants after `moment`, in UTC and in order; none if there is none for 50 years."""
         last = moment.astimezone(UTC)
-        # From a little before: a local time that the clocks skipped is found as it stands on the
-        # calendar, which may be before `moment`, and means an instant after it.
-        start = last - _LONGEST_OFFSET if self._is_time_of_day else last
-        for local in CronSim(self._fields, start.astimezone(self._zone)):
-            instant = local.astimezone(UTC)
+        for instant in self._times_of_day(last) if self._is_time_of_day else self._intervals(last):
             if instant > last:
                 last = instant
                 yield instant
+
+    def _times_of_day(self, start: datetime) -> Iterator[datetime]:
+        # From a little before: a local time that the clocks skipped is found as it stands on the
+        # calendar, which may be before `start`, and means an instant after it.
+        begin = start - _LONGEST_OFFSET
+        for local in CronSim(self._fields, begin.astimezone(self._zone)):
+            yield local.astimezone(UTC)
+
+    def _intervals(self, start: datetime) -> Iterator[datetime]:
+        # From one change of the clocks to the next the zone has one offset. Over a change by half
+        # an hour, as there is on Lord Howe Island, cronsim would look at the half of each hour.
+        offset = self._offset(start)
+        while True:
+            last = start
+            for local in CronSim(self._fields, start.astimezone(timezone(offset))):
+                instant = local.astimezone(UTC)
+                change = self._change(last, instant, offset)
+                if change is not None:
+                    start, offset = change - _MINUTE, self._offset(change)
+                    break
+                yield instant
+                last = instant
+            else:
+                return
+
+    def _change(self, after: datetime, until: datetime, offset: timedelta) -> datetime | None:
+        """The first minute after `after` and up to `until` that has another offset."""
+        while after < until:
+            later = min(after + _DAY, until)
+            if self._offset(later) != offset:
+                while later - after > _MINUTE:
+                    middle = after + (later - after) / 2
+                    if self._offset(middle) == offset:
+                        after = middle
+                    else:
+                        later = middle
+                return later.replace(second=0, microsecond=0)
+            after = later
+        return None
+
+    def _offset(self, instant: datetime) -> timedelta:
+        offset = instant.astimezone(self._zone).utcoffset()
+        assert offset is not None, "it has a zone"
+        return offset
 
     def next_after(self, moment: datetime) -> datetime | None:
         """The first instant after `moment`, in UTC."""
