@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import psycopg
 import pytest
@@ -35,6 +36,20 @@ def server_url() -> Iterator[str]:
 
 def login(server_url: str, name: str) -> Database:
     return Database(f"{server_url}celeriac".replace("postgres@", f"{name}@"), connections=1)
+
+
+Logins: TypeAlias = tuple[Database, Database]
+
+
+@pytest.fixture
+def logins(server_url: str) -> Iterator[Logins]:
+    """Of the owner, who has made the schema, and of the API, as the script makes it."""
+    assert run_script(f"{server_url}celeriac", {"APP_PASSWORD": "x", "API_PASSWORD": "y"}) == 0
+    owner, web = login(server_url, "celeriac_owner"), login(server_url, "celeriac_web")
+    migrate(owner)
+    yield owner, web
+    owner.close()
+    web.close()
 
 
 def test_an_owner_that_may_create_no_roles_grants_what_the_script_made(server_url: str) -> None:
@@ -71,11 +86,9 @@ def test_a_login_that_may_create_roles_migrates_after_one_that_may_not(server_ur
 
 
 def test_the_login_of_the_api_sees_one_tenant_and_the_owner_may_not_be_it(
-    server_url: str,
+    logins: Logins,
 ) -> None:
-    assert run_script(f"{server_url}celeriac", {"APP_PASSWORD": "x", "API_PASSWORD": "y"}) == 0
-    owner, web = login(server_url, "celeriac_owner"), login(server_url, "celeriac_web")
-    migrate(owner)
+    owner, web = logins
     with owner.begin() as connection:
         connection.exec_driver_sql("INSERT INTO celeriac.tenants VALUES ('default')")
 
@@ -87,14 +100,10 @@ def test_the_login_of_the_api_sees_one_tenant_and_the_owner_may_not_be_it(
         assert len(connection.exec_driver_sql("SELECT * FROM celeriac.tenants").all()) == 1
     with owner.connect() as connection:
         assert not may_restrict(connection)
-    owner.close()
-    web.close()
 
 
-def test_a_run_is_started_and_followed_over_the_login_of_the_api(server_url: str) -> None:
-    assert run_script(f"{server_url}celeriac", {"APP_PASSWORD": "x", "API_PASSWORD": "y"}) == 0
-    owner, web = login(server_url, "celeriac_owner"), login(server_url, "celeriac_web")
-    migrate(owner)
+def test_a_run_is_started_and_followed_over_the_login_of_the_api(logins: Logins) -> None:
+    owner, web = logins
     with owner.begin() as connection:
         agents.register_agent(connection, "talker", "hash", {})
 
@@ -121,16 +130,12 @@ def test_a_run_is_started_and_followed_over_the_login_of_the_api(server_url: str
         stranger = by_owner.token("alice", tenant="rival")
         with Subscriber(api.url, stranger, "r1") as subscriber:
             assert subscriber.wait_for_end().status == 404
-    owner.close()
-    web.close()
 
 
 def test_the_login_of_the_api_tells_how_full_budgets_are_and_reads_none_of_them(
-    server_url: str,
+    logins: Logins,
 ) -> None:
-    assert run_script(f"{server_url}celeriac", {"APP_PASSWORD": "x", "API_PASSWORD": "y"}) == 0
-    owner, web = login(server_url, "celeriac_owner"), login(server_url, "celeriac_web")
-    migrate(owner)
+    owner, web = logins
     with owner.begin() as connection:
         connection.exec_driver_sql("INSERT INTO celeriac.tenants VALUES ('default'), ('rival')")
         connection.exec_driver_sql(
@@ -153,14 +158,10 @@ def test_the_login_of_the_api_tells_how_full_budgets_are_and_reads_none_of_them(
     with TenantDatabase(web, [DEFAULT_TENANT]).begin() as connection:
         seen = connection.exec_driver_sql("SELECT tenant_id FROM celeriac.budgets").all()
     assert seen == [("default",)]
-    owner.close()
-    web.close()
 
 
-def test_tokens_and_principals_are_administered_over_the_login_of_the_api(server_url: str) -> None:
-    assert run_script(f"{server_url}celeriac", {"APP_PASSWORD": "x", "API_PASSWORD": "y"}) == 0
-    owner, web = login(server_url, "celeriac_owner"), login(server_url, "celeriac_web")
-    migrate(owner)
+def test_tokens_and_principals_are_administered_over_the_login_of_the_api(logins: Logins) -> None:
+    owner, web = logins
 
     with serving(owner) as by_owner, serving(web) as api:
         ada = api.holder_of(by_owner.token("ada", "admin"))
@@ -170,8 +171,6 @@ def test_tokens_and_principals_are_administered_over_the_login_of_the_api(server
 
         assert (made.status_code, revoked.status_code) == (201, 200)
         assert [said.json()["version"] for said in set_twice] == [1, 2]
-    owner.close()
-    web.close()
 
 
 def test_the_script_can_be_run_again_and_changes_the_password(server_url: str) -> None:
