@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from celeriac import Approval, ToolContext, tool
+from celeriac import ToolContext, tool
 from celeriac.states import RunStatus
 from celeriac.tools import Tool
 from celeriac_storage.database import Database
+from tests.shelves import glance, throw_away
 from tests.talk import Calls, Talk
 
 READS: Calls = [("look", {"shelf": shelf}) for shelf in "abc"]
@@ -32,18 +33,6 @@ def look(shelf: str) -> str:
 def count_all(ctx: ToolContext) -> str:
     """Read what nobody may touch meanwhile."""
     return ctx.call_id
-
-
-@tool(effect="none")
-def glance(shelf: str) -> str:
-    """Look at a shelf."""
-    return shelf
-
-
-@tool(effect="external", approval=Approval())
-def throw_away(shelf: str) -> str:
-    """Throw away what is on a shelf."""
-    return shelf
 
 
 @tool(effect="external", exclusive=True)

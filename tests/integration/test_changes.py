@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from celeriac import Approval, tool
+from celeriac import tool
 from celeriac.client import NotDone
 from celeriac.errors import ToolError
 from celeriac.recovery import Retry
 from celeriac.states import RunStatus
 from celeriac_storage import waking
 from celeriac_storage.database import Database
+from tests.shelves import glance, throw_away
 from tests.talk import Calls, Talk
 
 WITNESS = """
@@ -39,18 +40,6 @@ CREATE TRIGGER note_change AFTER UPDATE ON celeriac.effects FOR EACH ROW
 QUIET = {("run", "queued", "running"), ("run", "running", "queued")}
 """A claim may be forgotten by a crash, and the events of its step tell its epoch; a step may only
 pass on to the model what events have told before, such as results that another process sent."""
-
-
-@tool(effect="none")
-def glance(shelf: str) -> str:
-    """Look at a shelf."""
-    return shelf
-
-
-@tool(effect="external", approval=Approval())
-def throw_away(shelf: str) -> str:
-    """Throw away what is on a shelf."""
-    return shelf
 
 
 @tool(effect="external", retry=Retry(attempts=2))
